@@ -1,0 +1,78 @@
+# make run     install what is missing, build, prepare the default image, boot a sandbox, mount it, open a shell
+# make test    every test, the ones in a real VM included
+# make help    the rest
+
+SHELL       := /bin/bash
+GO          ?= go
+NAME        ?= demo
+BIN         := bin
+VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+LDFLAGS     := -s -w -X main.version=$(VERSION)
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOFILES      = $(shell git ls-files -co --exclude-standard -- '*.go')
+
+# Debian packages that msb needs at run time. `make deps` installs only those that are missing.
+DEPS := qemu-system-x86 qemu-utils fuse3 e2fsprogs mmdebstrap busybox-static uidmap \
+        debian-archive-keyring ca-certificates xz-utils zstd
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+APT  := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300
+
+# How long one step took, in the look of the steps that msb itself prints.
+step = @printf '  %-8s %s\n' '$(1)' '$(2)'
+
+.PHONY: run test deps build image image-update bench fuzz soak lint fmt clean help
+
+run: deps build image
+	@$(BIN)/msb up $(NAME)
+
+help:
+	@printf '%s\n' 'run test deps build image image-update bench fuzz soak lint fmt clean'
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+deps:
+	@missing=(); \
+	for p in $(DEPS); do \
+	  [ "$$(dpkg-query -W -f '$${db:Status-Status}' $$p 2>/dev/null)" = installed ] || missing+=("$$p"); \
+	done; \
+	start=$$SECONDS; \
+	if [ $${#missing[@]} -gt 0 ]; then \
+	  printf '  %-8s %s\n' deps "installing $${missing[*]}"; \
+	  log=$$(mktemp); \
+	  { $(APT) install -y --no-install-recommends "$${missing[@]}" || \
+	    { $(APT) update && $(APT) install -y --no-install-recommends "$${missing[@]}"; }; } >$$log 2>&1 \
+	    || { cat $$log; rm -f $$log; echo "deps: could not install $${missing[*]}: run the apt-get command above by hand, then make again" >&2; exit 1; }; \
+	  rm -f $$log; \
+	  printf '  %-8s %s\n' deps "$${#missing[@]} packages installed ($$((SECONDS-start)) s)"; \
+	else \
+	  printf '  %-8s %s\n' deps 'nothing missing'; \
+	fi
+
+# The guest agent is built first, static, and embedded in msb.
+build:
+	@start=$$SECONDS; \
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/msb-guest ./guest/msb-guest && \
+	cmp -s $(BIN)/msb-guest cmd/msb/guestbin/msb-guest || cp $(BIN)/msb-guest cmd/msb/guestbin/msb-guest && \
+	CGO_ENABLED=0 $(GO) build -trimpath -tags embedguest -ldflags '$(LDFLAGS)' -o $(BIN)/msb ./cmd/msb && \
+	printf '  %-8s %s\n' build "$(BIN)/msb, guest agent ($$((SECONDS-start)) s)"
+
+image: build
+	@$(BIN)/msb image build debian --if-missing
+
+image-update: build
+	@$(BIN)/msb image build debian --force
+
+test: deps build
+	$(BIN)/msb image build tiny --if-missing
+	MSB_TEST_VM=1 MSB_BIN=$(CURDIR)/$(BIN)/msb MSB_GUEST=$(CURDIR)/$(BIN)/msb-guest $(GO) test -timeout 14m ./...
+
+lint:
+	@bad=$$(gofmt -l $(GOFILES)); [ -z "$$bad" ] || { echo "not gofmt'ed: $$bad" >&2; exit 1; }
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+
+fmt:
+	gofmt -w $(GOFILES)
+
+clean:
+	rm -rf $(BIN) cmd/msb/guestbin/msb-guest
