@@ -1,18 +1,28 @@
 package store
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"time"
+)
 
 // Status is what a sandbox is doing.
 type Status string
 
 // The states of a sandbox, as `msb ls` prints them.
 const (
-	Starting Status = "starting" // a runtime holds the lock, the guest is not ready yet
+	Starting Status = "starting" // a process holds the lock, the guest is not ready yet
 	Running  Status = "running"
 	Stopping Status = "stopping"
-	Stopped  Status = "stopped" // never started, or stopped cleanly
+	Stopped  Status = "stopped" // never started, or stopped on request
 	Crashed  Status = "crashed" // the last run ended in a way nobody asked for; Reason says how
+	Broken   Status = "broken"  // its files cannot be read
 )
+
+// Live says whether a runtime is behind the status.
+func (s Status) Live() bool { return s == Starting || s == Running || s == Stopping }
 
 // State is the record of one run. The runtime writes it; the lock, not this file, says whether the
 // sandbox runs.
@@ -24,10 +34,10 @@ type State struct {
 	// with the pid it names one process for ever.
 	RuntimeStart uint64 `json:"runtime_start,omitempty"`
 	EnginePID    int    `json:"engine_pid,omitempty"`
-	EngineStart  uint64 `json:"engine_start,omitempty"`
 	Accel        string `json:"accel,omitempty"` // what is really used: "kvm", "tcg", "none"
 	Generation   uint8  `json:"generation,omitempty"`
 	AgentVersion string `json:"agent_version,omitempty"`
+	DualPort     bool   `json:"dual_port,omitempty"` // bulk data goes over a port of its own
 
 	Started time.Time `json:"started,omitzero"`
 	Ready   time.Time `json:"ready,omitzero"`
@@ -36,10 +46,48 @@ type State struct {
 	Boot    Boot      `json:"boot,omitzero"`
 }
 
-// Boot is how long the parts of the start took.
+// Boot is how long the parts of the last start took.
 type Boot struct {
-	EngineStart Duration `json:"engine_start"` // runtime start to the engine running
-	Kernel      Duration `json:"kernel"`       // engine running to the guest's init
-	Init        Duration `json:"init"`         // init to the agent
-	Total       Duration `json:"total"`        // runtime start to ready
+	Engine Duration `json:"engine"` // start of the runtime to the engine running
+	Guest  Duration `json:"guest"`  // engine running to the guest's ready
+	Total  Duration `json:"total"`  // start of the runtime to ready
+}
+
+// SaveState replaces the sandbox's run record. The holder of the lock calls it.
+func (h *Home) SaveState(name string, s State) error {
+	return writeJSON(filepath.Join(h.SandboxDir(name), stateFile), s)
+}
+
+// State is what the sandbox is doing now: the record, corrected by what the lock proves. It does not
+// check that the sandbox exists.
+func (h *Home) State(name string) (State, error) {
+	// A runtime that ends writes its record before it gives the lock back: when the lock is free the
+	// record read afterwards is final, and when it is held one of the two reads sees the live run.
+	locked := h.Locked(name)
+	var s State
+	err := readJSON(filepath.Join(h.SandboxDir(name), stateFile), &s)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		s = State{Status: Stopped}
+	case err != nil:
+		s = State{Status: Stopped, Reason: "the record of its last run cannot be read"}
+		if !locked {
+			return s, fmt.Errorf("state of sandbox %q: %w", name, err)
+		}
+	}
+	switch {
+	case locked && !(s.Status.Live() && Alive(s.RuntimePID, s.RuntimeStart)):
+		// A runtime that has not written its record yet, or a command that changes the sandbox.
+		return State{Status: Starting, Boot: s.Boot}, nil
+	case !locked && s.Status.Live():
+		s.Reason = "its runtime was killed"
+		if s.Status == Starting {
+			s.Reason = "its runtime was killed while it started"
+		}
+		s.Status, s.Forced = Crashed, true
+	}
+	if !s.Status.Live() {
+		s.RuntimePID, s.RuntimeStart, s.EnginePID, s.Generation = 0, 0, 0, 0
+	}
+	return s, nil
 }
