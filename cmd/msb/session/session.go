@@ -105,11 +105,17 @@ func (a *attached) run(ctx context.Context, signals <-chan os.Signal) (Result, e
 		ended <- ending{code, err}
 	})
 	res, err := a.supervise(ctx, signals, ended)
-	// Closing the exec ends its streams, so every goroutine comes back.
+	// Closing the exec ends its streams, so every goroutine comes back, but for one that waits for the reader of our
+	// own output: a session that had to be given up does not wait for that one, the process is about to end.
 	a.exec.Close()
 	input.Stop()
-	in.Wait()
-	input.Close()
+	back := make(chan struct{})
+	go func() { in.Wait(); close(back) }()
+	select {
+	case <-back:
+		input.Close()
+	case <-time.After(time.Second):
+	}
 	return res, err
 }
 
