@@ -15,6 +15,8 @@ type VM interface {
 	Bulk() io.ReadWriteCloser
 	// PID is the process on the host whose end is the machine's end.
 	PID() int
+	// Device is the root disk as the guest opens it ("/dev/vda", "/dev/loop3"), for the bootstrap; "" without a disk.
+	Device() string
 	// Accel is what is really used: AccelKVM, AccelTCG or AccelNone.
 	Accel() string
 	// Notice is one line for the user about a choice made for them ("no working KVM here, using emulation: …"), or "".
