@@ -19,7 +19,7 @@ type BootstrapPayload struct {
 	HandoffInit     *HandoffInit `cbor:"handoff_init,omitempty"`
 }
 
-func (b *BootstrapPayload) setDefaults() { b.SecurityProfile = SecurityDefault }
+func (b *BootstrapPayload) SetDefaults() { b.SecurityProfile = SecurityDefault }
 
 // Security profiles.
 const (

@@ -18,6 +18,13 @@ func unhex(t *testing.T, s string) []byte {
 	return b
 }
 
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 func ptr[T any](v T) *T { return &v }
 
 func TestParseEnvelope(t *testing.T) {

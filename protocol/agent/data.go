@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"msb/protocol/frame"
+	"msb/protocol/record"
 )
 
 // Data is the payload of every message that carries bytes: exec stdin, stdout
@@ -19,14 +20,14 @@ const DataOverhead = 64
 
 func appendData(dst, data []byte) []byte {
 	dst = append(dst, 0xa1, 0x64, 'd', 'a', 't', 'a')
-	dst = appendHead(dst, majBytes, uint64(len(data)))
+	dst = record.AppendHead(dst, record.Bytes, uint64(len(data)))
 	return append(dst, data...)
 }
 
 // AppendDataFrame appends a whole frame of a data message with one copy of
 // data and no other allocation.
 func AppendDataFrame(dst []byte, id uint32, t Type, v uint8, data []byte) ([]byte, error) {
-	inner := 6 + uintLen(uint64(len(data)))
+	inner := 6 + record.HeadLen(uint64(len(data)))
 	head := make([]byte, 0, DataOverhead)
 	head, err := appendDataHead(head, id, t, v, len(data), inner+len(data))
 	if err != nil {
@@ -38,7 +39,7 @@ func AppendDataFrame(dst []byte, id uint32, t Type, v uint8, data []byte) ([]byt
 // AppendDataHead appends everything of a data frame that comes before the
 // data, for writers that send head and data without joining them.
 func AppendDataHead(dst []byte, id uint32, t Type, v uint8, dataLen int) ([]byte, error) {
-	return appendDataHead(dst, id, t, v, dataLen, 6+uintLen(uint64(dataLen))+dataLen)
+	return appendDataHead(dst, id, t, v, dataLen, 6+record.HeadLen(uint64(dataLen))+dataLen)
 }
 
 func appendDataHead(dst []byte, id uint32, t Type, v uint8, dataLen, payloadLen int) ([]byte, error) {
@@ -48,43 +49,43 @@ func appendDataHead(dst []byte, id uint32, t Type, v uint8, dataLen, payloadLen 
 		return dst, err
 	}
 	dst = dst[:len(dst)-1] // the empty payload's head
-	dst = appendHead(dst, majBytes, uint64(payloadLen))
+	dst = record.AppendHead(dst, record.Bytes, uint64(payloadLen))
 	dst = append(dst, 0xa1, 0x64, 'd', 'a', 't', 'a')
-	dst = appendHead(dst, majBytes, uint64(dataLen))
+	dst = record.AppendHead(dst, record.Bytes, uint64(dataLen))
 	return dst, patchLength(dst[start:], dataLen)
 }
 
 func (d *Data) decodePayload(p []byte) error {
-	if len(p) == 0 || p[0]>>5 != majMap {
-		return malformed("payload is not a map")
+	if len(p) == 0 || p[0]>>5 != record.Map {
+		return record.Malformed("payload is not a map")
 	}
-	c := cursor{b: p}
-	_, n, err := c.head()
+	c := record.Cursor{B: p}
+	_, n, err := c.Head()
 	if err != nil {
 		return err
 	}
 	seen := false
-	for i := uint64(0); n == indefinite || i < n; i++ {
-		if n == indefinite && c.atBreak() {
+	for i := uint64(0); n == record.Indefinite || i < n; i++ {
+		if n == record.Indefinite && c.AtBreak() {
 			break
 		}
-		key, isText, err := c.key()
+		key, isText, err := c.Key()
 		if err != nil {
 			return err
 		}
 		if !isText || string(key) != "data" {
-			if err := c.skip(1); err != nil {
+			if err := c.Skip(1); err != nil {
 				return err
 			}
 			continue
 		}
-		if d.Data, err = c.bytesValue(); err != nil {
+		if d.Data, err = c.ByteString(); err != nil {
 			return err
 		}
 		seen = true
 	}
 	if !seen {
-		return malformed("field %q is missing", "data")
+		return record.Malformed("field %q is missing", "data")
 	}
 	return nil
 }

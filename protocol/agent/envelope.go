@@ -1,10 +1,10 @@
 package agent
 
 import (
-	"encoding/binary"
 	"unicode/utf8"
 
 	"msb/protocol/frame"
+	"msb/protocol/record"
 )
 
 // Envelope is the body of every frame that is not raw bulk: generation of the
@@ -30,58 +30,49 @@ func ParseEnvelope(body []byte) (Envelope, error) {
 // applies to its clients: a well-formed map with exactly one text `t` and
 // nothing after it. It reads nothing else.
 func ScanType(body []byte) (string, error) {
-	c := cursor{b: body}
-	m, n, err := c.head()
+	c := record.Cursor{B: body}
+	m, n, err := c.Head()
 	if err != nil {
 		return "", err
 	}
-	if m != majMap {
-		return "", malformed("not a map")
+	if m != record.Map {
+		return "", record.Malformed("not a map")
 	}
 	var name string
 	seen := false
-	for i := uint64(0); n == indefinite || i < n; i++ {
-		if n == indefinite && c.atBreak() {
+	for i := uint64(0); n == record.Indefinite || i < n; i++ {
+		if n == record.Indefinite && c.AtBreak() {
 			break
 		}
-		key, isText, err := c.key()
+		key, isText, err := c.Key()
 		if err != nil {
 			return "", err
 		}
 		if !isText || string(key) != "t" {
-			if err := c.skip(1); err != nil {
+			if err := c.Skip(1); err != nil {
 				return "", err
 			}
 			continue
 		}
-		t, err := c.str(majText)
+		t, err := c.String(record.Text)
 		if err != nil {
 			return "", err
 		}
 		if seen {
-			return "", malformed("two message names")
+			return "", record.Malformed("two message names")
 		}
 		name, seen = wireName(t), true
 	}
 	if !seen {
-		return "", malformed("no message name")
+		return "", record.Malformed("no message name")
 	}
 	if !utf8.ValidString(name) {
-		return "", malformed("message name is not UTF-8")
+		return "", record.Malformed("message name is not UTF-8")
 	}
-	if c.pos != len(body) {
-		return "", malformed("%d bytes after the envelope", len(body)-c.pos)
+	if c.Pos != len(body) {
+		return "", record.Malformed("%d bytes after the envelope", len(body)-c.Pos)
 	}
 	return name, nil
-}
-
-// key reads a map key; a key that is not text is skipped.
-func (c *cursor) key() (key []byte, isText bool, err error) {
-	if c.pos < len(c.b) && c.b[c.pos]>>5 == majText {
-		key, err = c.str(majText)
-		return key, true, err
-	}
-	return nil, false, c.skip(1)
 }
 
 // wireName returns the name without allocating when it is a known one.
@@ -93,63 +84,63 @@ func wireName(b []byte) string {
 }
 
 func parseEnvelope(body []byte) (e Envelope, rest []byte, err error) {
-	c := cursor{b: body}
-	m, n, err := c.head()
+	c := record.Cursor{B: body}
+	m, n, err := c.Head()
 	if err != nil {
 		return e, nil, err
 	}
-	if m != majMap {
-		return e, nil, malformed("envelope is not a map")
+	if m != record.Map {
+		return e, nil, record.Malformed("envelope is not a map")
 	}
 	var haveV, haveT, haveP bool
-	for i := uint64(0); n == indefinite || i < n; i++ {
-		if n == indefinite && c.atBreak() {
+	for i := uint64(0); n == record.Indefinite || i < n; i++ {
+		if n == record.Indefinite && c.AtBreak() {
 			break
 		}
-		key, isText, err := c.key()
+		key, isText, err := c.Key()
 		if err != nil {
 			return e, nil, err
 		}
 		if !isText {
-			if err := c.skip(1); err != nil {
+			if err := c.Skip(1); err != nil {
 				return e, nil, err
 			}
 			continue
 		}
 		switch string(key) {
 		case "v":
-			m, v, err := c.head()
+			m, v, err := c.Head()
 			if err != nil {
 				return e, nil, err
 			}
-			if m != majUint || v > 0xff {
-				return e, nil, malformed("generation is not a byte")
+			if m != record.Uint || v > 0xff {
+				return e, nil, record.Malformed("generation is not a byte")
 			}
 			e.V, haveV = uint8(v), true
 		case "t":
-			t, err := c.str(majText)
+			t, err := c.String(record.Text)
 			if err != nil {
 				return e, nil, err
 			}
 			if !utf8.Valid(t) {
-				return e, nil, malformed("message name is not UTF-8")
+				return e, nil, record.Malformed("message name is not UTF-8")
 			}
 			e.T, haveT = wireName(t), true
 		case "p":
-			if e.P, err = c.bytesValue(); err != nil {
+			if e.P, err = c.ByteString(); err != nil {
 				return e, nil, err
 			}
 			haveP = true
 		default:
-			if err := c.skip(1); err != nil {
+			if err := c.Skip(1); err != nil {
 				return e, nil, err
 			}
 		}
 	}
 	if !haveV || !haveT || !haveP {
-		return e, nil, malformed("envelope lacks v, t or p")
+		return e, nil, record.Malformed("envelope lacks v, t or p")
 	}
-	return e, body[c.pos:], nil
+	return e, body[c.Pos:], nil
 }
 
 // AppendFrame appends a whole frame: header with the flags of t, envelope with
@@ -165,7 +156,7 @@ func AppendFrame(dst []byte, id uint32, t Type, v uint8, payload any) ([]byte, e
 // AppendEncoded appends a frame whose payload is already encoded, with any
 // name and flags.
 func AppendEncoded(dst []byte, id uint32, flags, v uint8, name string, payload []byte) ([]byte, error) {
-	bodyLen := 1 + 2 + uintLen(uint64(v)) + 2 + uintLen(uint64(len(name))) + len(name) + 2 + uintLen(uint64(len(payload))) + len(payload)
+	bodyLen := 1 + 2 + record.HeadLen(uint64(v)) + 2 + record.HeadLen(uint64(len(name))) + len(name) + 2 + record.HeadLen(uint64(len(payload))) + len(payload)
 	if bodyLen > frame.MaxBody {
 		return dst, frame.CheckLength(uint32(min(bodyLen+frame.HeaderSize, 1<<31)))
 	}
@@ -178,40 +169,11 @@ func AppendEncoded(dst []byte, id uint32, flags, v uint8, name string, payload [
 // AppendEnvelope appends the published form of an envelope.
 func AppendEnvelope(dst []byte, v uint8, name string, payload []byte) []byte {
 	dst = append(dst, 0xa3, 0x61, 'v')
-	dst = appendHead(dst, majUint, uint64(v))
+	dst = record.AppendHead(dst, record.Uint, uint64(v))
 	dst = append(dst, 0x61, 't')
-	dst = appendHead(dst, majText, uint64(len(name)))
+	dst = record.AppendHead(dst, record.Text, uint64(len(name)))
 	dst = append(dst, name...)
 	dst = append(dst, 0x61, 'p')
-	dst = appendHead(dst, majBytes, uint64(len(payload)))
+	dst = record.AppendHead(dst, record.Bytes, uint64(len(payload)))
 	return append(dst, payload...)
-}
-
-func uintLen(n uint64) int {
-	switch {
-	case n < 24:
-		return 1
-	case n <= 0xff:
-		return 2
-	case n <= 0xffff:
-		return 3
-	case n <= 0xffffffff:
-		return 5
-	}
-	return 9
-}
-
-func appendHead(dst []byte, major byte, n uint64) []byte {
-	major <<= 5
-	switch {
-	case n < 24:
-		return append(dst, major|byte(n))
-	case n <= 0xff:
-		return append(dst, major|24, byte(n))
-	case n <= 0xffff:
-		return binary.BigEndian.AppendUint16(append(dst, major|25), uint16(n))
-	case n <= 0xffffffff:
-		return binary.BigEndian.AppendUint32(append(dst, major|26), uint32(n))
-	}
-	return binary.BigEndian.AppendUint64(append(dst, major|27), n)
 }

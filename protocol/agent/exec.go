@@ -14,7 +14,7 @@ type ExecRequestPayload struct {
 	Rlimits []Rlimit `cbor:"rlimits" wire:"optional"`
 }
 
-func (r *ExecRequestPayload) setDefaults() { r.Rows, r.Cols = 24, 80 }
+func (r *ExecRequestPayload) SetDefaults() { r.Rows, r.Cols = 24, 80 }
 
 // Rlimit is one resource limit; names as in setrlimit without RLIMIT_, lower case.
 type Rlimit struct {

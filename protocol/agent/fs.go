@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/fxamacker/cbor/v2"
+
+	"msb/protocol/record"
 )
 
 // FSRequestPayload is one file system operation. Bulk goes with OpRead and
@@ -135,7 +137,7 @@ func (OpFSetStat) opName() string    { return "FSetStat" }
 
 func decodeAs[T FSOp](p []byte) (FSOp, error) {
 	var op T
-	err := decodeFields(p, &op)
+	err := record.DecodeFields(p, &op)
 	return op, err
 }
 
@@ -245,33 +247,33 @@ func (r FSRequestPayload) MarshalCBOR() ([]byte, error) {
 	if err != nil || r.Bulk == nil {
 		return b, err
 	}
-	offer, err := encMode.Marshal(r.Bulk)
+	offer, err := record.Encode(r.Bulk)
 	b = append(b, 0x64, 'b', 'u', 'l', 'k')
 	return append(b, offer...), err
 }
 
 // appendTagged appends an externally tagged value.
 func appendTagged(dst []byte, name string, v any) ([]byte, error) {
-	inner, err := encMode.Marshal(v)
+	inner, err := record.Encode(v)
 	if err != nil {
 		return dst, err
 	}
-	dst = appendHead(append(dst, 0xa1), majText, uint64(len(name)))
+	dst = record.AppendHead(append(dst, 0xa1), record.Text, uint64(len(name)))
 	return append(append(dst, name...), inner...), nil
 }
 
 // tagged splits an externally tagged value: a definite map of one text key.
 func tagged(p []byte) (name string, inner []byte, err error) {
-	c := cursor{b: p}
-	m, n, err := c.head()
+	c := record.Cursor{B: p}
+	m, n, err := c.Head()
 	if err != nil {
 		return "", nil, err
 	}
-	if m != majMap || n != 1 {
-		return "", nil, malformed("not a map of one variant")
+	if m != record.Map || n != 1 {
+		return "", nil, record.Malformed("not a map of one variant")
 	}
-	key, err := c.str(majText)
-	return string(key), c.b[c.pos:], err
+	key, err := c.String(record.Text)
+	return string(key), c.B[c.Pos:], err
 }
 
 type rawFSRequest struct {
@@ -281,10 +283,7 @@ type rawFSRequest struct {
 
 func (r *FSRequestPayload) decodePayload(p []byte) error {
 	var raw rawFSRequest
-	if len(p) == 0 || p[0]>>5 != majMap {
-		return malformed("payload is not a map")
-	}
-	if err := decodeStruct(p, &raw); err != nil {
+	if err := record.DecodeStruct(p, &raw); err != nil {
 		return err
 	}
 	name, inner, err := tagged(raw.Op)
@@ -293,7 +292,7 @@ func (r *FSRequestPayload) decodePayload(p []byte) error {
 	}
 	decode := opDecoders[name]
 	if decode == nil {
-		return malformed("unknown file system operation %q", name)
+		return record.Malformed("unknown file system operation %q", name)
 	}
 	if r.Op, err = decode(inner); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -311,7 +310,7 @@ func (r FSResponsePayload) MarshalCBOR() ([]byte, error) {
 	if r.Error == nil {
 		b = append(b, 0xf6)
 	} else {
-		b = append(appendHead(b, majText, uint64(len(*r.Error))), *r.Error...)
+		b = append(record.AppendHead(b, record.Text, uint64(len(*r.Error))), *r.Error...)
 	}
 	b = append(b, 0x64, 'd', 'a', 't', 'a')
 	switch v := r.Data.(type) {
@@ -334,10 +333,7 @@ type rawFSResponse struct {
 
 func (r *FSResponsePayload) decodePayload(p []byte) error {
 	var raw rawFSResponse
-	if len(p) == 0 || p[0]>>5 != majMap {
-		return malformed("payload is not a map")
-	}
-	if err := decodeStruct(p, &raw); err != nil {
+	if err := record.DecodeStruct(p, &raw); err != nil {
 		return err
 	}
 	*r = FSResponsePayload{OK: raw.OK, Error: raw.Error}
@@ -353,21 +349,21 @@ func (r *FSResponsePayload) decodePayload(p []byte) error {
 		r.Data, err = decodeValue[FSPath](inner)
 	case "Stat":
 		var e Entry
-		err = decodeFields(inner, &e)
+		err = record.DecodeFields(inner, &e)
 		r.Data = FSStat(e)
 	case "List":
 		r.Data, err = decodeValue[FSList](inner)
 	case "Handle":
 		r.Data, err = decodeValue[FSHandle](inner)
 	default:
-		err = malformed("unknown file system result %q", name)
+		err = record.Malformed("unknown file system result %q", name)
 	}
 	return err
 }
 
 func decodeValue[T FSValue](p []byte) (FSValue, error) {
 	var v T
-	if err := decMode.Unmarshal(p, &v); err != nil {
+	if err := record.Decode(p, &v); err != nil {
 		return nil, fmt.Errorf("%w: %v", ErrMalformed, err)
 	}
 	return v, nil

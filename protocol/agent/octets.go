@@ -3,6 +3,8 @@ package agent
 import (
 	"maps"
 	"slices"
+
+	"msb/protocol/record"
 )
 
 // Octets is a fixed-size byte array that travels as an array of unsigned
@@ -12,17 +14,17 @@ type Octets []byte
 
 // MarshalCBOR encodes an array of integers.
 func (o Octets) MarshalCBOR() ([]byte, error) {
-	b := appendHead(nil, majArray, uint64(len(o)))
+	b := record.AppendHead(nil, record.Array, uint64(len(o)))
 	for _, x := range o {
-		b = appendHead(b, majUint, uint64(x))
+		b = record.AppendHead(b, record.Uint, uint64(x))
 	}
 	return b, nil
 }
 
 // UnmarshalCBOR takes an array of integers or a byte string.
 func (o *Octets) UnmarshalCBOR(p []byte) error {
-	c := cursor{b: p}
-	b, err := c.bytesValue()
+	c := record.Cursor{B: p}
+	b, err := c.ByteString()
 	if err != nil {
 		return err
 	}
@@ -36,11 +38,11 @@ type Extensions map[string]uint8
 
 // MarshalCBOR encodes a map with sorted keys.
 func (x Extensions) MarshalCBOR() ([]byte, error) {
-	b := appendHead(nil, majMap, uint64(len(x)))
+	b := record.AppendHead(nil, record.Map, uint64(len(x)))
 	for _, name := range slices.Sorted(maps.Keys(x)) {
-		b = appendHead(b, majText, uint64(len(name)))
+		b = record.AppendHead(b, record.Text, uint64(len(name)))
 		b = append(b, name...)
-		b = appendHead(b, majUint, uint64(x[name]))
+		b = record.AppendHead(b, record.Uint, uint64(x[name]))
 	}
 	return b, nil
 }
