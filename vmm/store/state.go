@@ -61,11 +61,20 @@ func (h *Home) SaveState(name string, s State) error {
 // State is what the sandbox is doing now: the record, corrected by what the lock proves. It does not
 // check that the sandbox exists.
 func (h *Home) State(name string) (State, error) {
-	// A runtime that ends writes its record before it gives the lock back: when the lock is free the
-	// record read afterwards is final, and when it is held one of the two reads sees the live run.
+	// A runtime that ends writes its record before it gives the lock back, so a record read while the lock
+	// was free before and after is final.
 	locked := h.Locked(name)
 	var s State
-	err := readJSON(filepath.Join(h.SandboxDir(name), stateFile), &s)
+	var err error
+	for {
+		s = State{}
+		err = readJSON(filepath.Join(h.SandboxDir(name), stateFile), &s)
+		again := h.Locked(name)
+		if again == locked {
+			break
+		}
+		locked = again
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		s = State{Status: Stopped}
