@@ -1,9 +1,8 @@
 package agentclient
 
 import (
+	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,6 +22,84 @@ func (e *UnsupportedOperationError) Error() string {
 	return fmt.Sprintf("%s needs agent generation %d, this sandbox speaks generation %d: restart the sandbox to bring in a current agent",
 		e.Type, e.Needs, e.Negotiated)
 }
+
+// HandshakeError says that the peer did not open the connection as a relay
+// does.
+type HandshakeError struct{ Err error }
+
+func (e *HandshakeError) Error() string { return "agent handshake: " + e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *HandshakeError) Unwrap() error { return e.Err }
+
+// ProtocolError is an answer that no agent may give. The operation it belongs
+// to is over; the connection goes on.
+type ProtocolError struct {
+	ID      uint32
+	Problem string
+}
+
+func (e *ProtocolError) Error() string {
+	return fmt.Sprintf("the sandbox's agent broke the protocol (id %d): %s", e.ID, printable(e.Problem))
+}
+
+// broken makes a *ProtocolError of what a peer did wrong in an operation.
+func broken(id uint32, op string, err error) error {
+	var p *ProtocolError
+	if errors.As(err, &p) {
+		return err
+	}
+	return &ProtocolError{ID: id, Problem: op + ": " + err.Error()}
+}
+
+// AgentError is a core.error: the guest or the relay refused a message.
+type AgentError struct {
+	Kind      string // "invalid_session", "unsupported_message_type", ...
+	Message   string // the peer's own words; not safe for a terminal as they are
+	Offending string // the refused message's name, when given
+}
+
+func (e *AgentError) Error() string {
+	s := fmt.Sprintf("the agent refused: %s: %s", printable(e.Kind), printable(e.Message))
+	if e.Offending != "" {
+		s += " (" + printable(e.Offending) + ")"
+	}
+	return s
+}
+
+// ExecError is the guest's answer when a command could not be started.
+type ExecError struct {
+	Kind    string        // one of agent.ExecNotFound, ...
+	Errno   syscall.Errno // 0 when the guest names none
+	Message string        // the guest's own words; not safe for a terminal as they are
+	Stage   string        // what the guest was doing, may be empty
+}
+
+func (e *ExecError) Error() string { return "start command: " + printable(e.Message) }
+
+// Unwrap returns Errno when there is one.
+func (e *ExecError) Unwrap() error {
+	if e.Errno == 0 {
+		return nil
+	}
+	return e.Errno
+}
+
+// StdinError says that a command's input could not be written, usually because
+// the command has closed it.
+type StdinError struct {
+	Message string // the guest's own words; not safe for a terminal as they are
+	Errno   syscall.Errno
+}
+
+func (e *StdinError) Error() string { return "write to command: " + printable(e.Message) }
+
+// Unwrap returns Errno.
+func (e *StdinError) Unwrap() error { return e.Errno }
+
+// ErrSpoolFull ends an output of a command that printed more than the spool
+// holds while nobody read it. The command is killed: its output is incomplete.
+var ErrSpoolFull = errors.New("output that nobody read has filled its spool")
 
 // FSError is a file operation that the guest refused. errors.Is matches Errno
 // and so fs.ErrNotExist, fs.ErrExist and fs.ErrPermission.
@@ -47,8 +124,6 @@ func (e *FSError) Unwrap() error {
 	}
 	return e.Errno
 }
-
-var _ = []error{fs.ErrNotExist, os.ErrExist} // what errors.Is(FSError) understands through Errno
 
 // errnoOf finds the number in a text like "stat: No such file or directory
 // (os error 2)"; the last one counts, as the text may quote a file name.

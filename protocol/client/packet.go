@@ -33,7 +33,7 @@ func NewPacket(capacity int) *Packet {
 
 // Free gives back a packet that was not handed over.
 func (p *Packet) Free() {
-	if p.pool < 0 || cap(p.B) < packetSizes[p.pool] {
+	if p.pool < 0 || cap(p.B) < packetSizes[p.pool] || cap(p.B) > 4*packetSizes[p.pool] {
 		return
 	}
 	p.B, p.next, p.written = p.B[:0], nil, nil
