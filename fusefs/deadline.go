@@ -1,0 +1,50 @@
+package fusefs
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// interruptGrace is how long a request may go on after its caller got a signal.
+// The kernel does not say which: a progress timer must not make a program fail
+// with EINTR, Ctrl-C must end a request that hangs.
+const interruptGrace = 500 * time.Millisecond
+
+var errInterrupted = errors.New("interrupted")
+
+// bounded returns a context for one request: it ends after limit, with the
+// mount, and interruptGrace after the kernel interrupted the request.
+func (s *fileSystem) bounded(cancel <-chan struct{}, limit time.Duration) (context.Context, func()) {
+	ctx, stop := context.WithCancelCause(s.ctx)
+	ctx, stopTimer := context.WithTimeout(ctx, limit)
+	end := func() { stopTimer(); stop(nil) }
+	if cancel == nil {
+		return ctx, end
+	}
+	go func() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-cancel:
+		}
+		grace := time.NewTimer(interruptGrace)
+		defer grace.Stop()
+		select {
+		case <-ctx.Done():
+		case <-grace.C:
+			stop(errInterrupted)
+		}
+	}()
+	return ctx, end
+}
+
+// nameOp bounds a request for names or attributes.
+func (s *fileSystem) nameOp(cancel <-chan struct{}) (context.Context, func()) {
+	return s.bounded(cancel, s.opts.NameTimeout)
+}
+
+// dataOp bounds a request that moves data.
+func (s *fileSystem) dataOp(cancel <-chan struct{}) (context.Context, func()) {
+	return s.bounded(cancel, s.opts.DataTimeout)
+}

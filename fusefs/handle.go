@@ -1,0 +1,153 @@
+package fusefs
+
+import (
+	"context"
+	"sync"
+	"syscall"
+
+	"msb/agentclient"
+	"msb/protocol/agent"
+)
+
+// handle is one open file of the kernel: a guest handle on the current
+// connection, opened again when the connection was renewed and the file is
+// still the same.
+type handle struct {
+	id    uint64
+	n     *node
+	opts  agent.OpenOptions // how to open it again
+	ahead readAhead
+
+	mu    sync.Mutex
+	file  *agentclient.File
+	lost  bool  // the file could not be opened again
+	fault error // first write that could not be stored
+}
+
+// handles are the open files and listings by number.
+type handles struct {
+	mu       sync.RWMutex
+	last     uint64
+	files    map[uint64]*handle
+	listings map[uint64]*listing
+}
+
+func newHandles() *handles {
+	return &handles{files: map[uint64]*handle{}, listings: map[uint64]*listing{}}
+}
+
+func (t *handles) file(id uint64) (*handle, syscall.Errno) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if h := t.files[id]; h != nil {
+		return h, 0
+	}
+	return nil, syscall.EBADF
+}
+
+func (t *handles) listing(id uint64) (*listing, syscall.Errno) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if l := t.listings[id]; l != nil {
+		return l, 0
+	}
+	return nil, syscall.EBADF
+}
+
+// newHandle registers an open file of n.
+func (s *fileSystem) newHandle(n *node, file *agentclient.File, opts agent.OpenOptions) *handle {
+	opts.Create, opts.CreateNew, opts.Truncate, opts.Mode = false, false, false, nil
+	h := &handle{n: n, file: file, opts: opts}
+	h.ahead.init(s, h)
+	n.mu.Lock()
+	if n.handles == nil {
+		n.handles = map[*handle]struct{}{}
+	}
+	n.handles[h] = struct{}{}
+	n.mu.Unlock()
+	t := s.handles
+	t.mu.Lock()
+	t.last++
+	h.id = t.last
+	t.files[h.id] = h
+	t.mu.Unlock()
+	return h
+}
+
+// dropHandle forgets a closed file.
+func (s *fileSystem) dropHandle(h *handle) {
+	s.handles.mu.Lock()
+	delete(s.handles.files, h.id)
+	s.handles.mu.Unlock()
+	h.n.mu.Lock()
+	delete(h.n.handles, h)
+	h.n.mu.Unlock()
+	h.ahead.close()
+}
+
+// anyHandle returns an open file of n, if there is one.
+func (n *node) anyHandle() *handle {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for h := range n.handles {
+		return h
+	}
+	return nil
+}
+
+// remote returns the guest handle of h on the current connection. After the
+// connection was renewed it opens the file again: by its name, so only when the
+// guest still has the file that was last seen there. The protocol has no inode
+// numbers; equal attributes stand for them.
+func (s *fileSystem) remote(ctx context.Context, h *handle) (*agentclient.File, error) {
+	c, err := s.link.get()
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.lost {
+		return nil, syscall.ESTALE
+	}
+	if h.file.Client() == c {
+		return h.file, nil
+	}
+	path, errno := s.tree.path(h.n)
+	want, _, ok := h.n.recall()
+	if errno != 0 || !ok {
+		h.lost = true
+		return nil, syscall.ESTALE
+	}
+	file, err := c.FS().OpenFile(ctx, path, h.opts)
+	if err != nil {
+		return nil, err
+	}
+	e, err := file.Stat(ctx)
+	if err != nil {
+		file.Close(ctx)
+		return nil, err
+	}
+	if f, errno := check(e); errno != 0 || !f.same(want) {
+		h.lost = true
+		file.Close(ctx)
+		return nil, syscall.ESTALE
+	}
+	h.file = file
+	return file, nil
+}
+
+// fail notes that data of h could not be stored. It is told by every later
+// write, fsync and close of h.
+func (h *handle) fail(err error) {
+	h.mu.Lock()
+	if h.fault == nil {
+		h.fault = err
+	}
+	h.mu.Unlock()
+}
+
+func (h *handle) failure() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.fault
+}

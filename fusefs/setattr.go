@@ -1,0 +1,103 @@
+package fusefs
+
+import (
+	"context"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"msb/protocol/agent"
+)
+
+// SetAttr changes mode, owner, size and times: of the open file for a file
+// without a name or when the kernel names a handle, else by name.
+func (s *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
+	if s.opts.ReadOnly {
+		return fuse.EROFS
+	}
+	n, errno := s.tree.get(in.NodeId)
+	if errno != 0 {
+		return fuse.Status(errno)
+	}
+	ctx, end := s.nameOp(cancel)
+	defer end()
+	if err := n.queue.drain(ctx); err != nil {
+		return s.status(ctx, err)
+	}
+	var h *handle
+	if in.Valid&fuse.FATTR_FH != 0 {
+		h, _ = s.handles.file(in.Fh)
+	}
+	if attrs := s.wanted(in); attrs != (agent.Attrs{}) {
+		if err := s.change(ctx, n, h, attrs); err != nil {
+			return s.status(ctx, err)
+		}
+		s.changed(n)
+	}
+	f, err := s.attributes(ctx, n, h)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	s.fillAttr(out, n, f)
+	return fuse.OK
+}
+
+// wanted translates what is to change. Times lose their fractions of a second.
+func (s *fileSystem) wanted(in *fuse.SetAttrIn) agent.Attrs {
+	var a agent.Attrs
+	if in.Valid&fuse.FATTR_MODE != 0 {
+		a.Mode = new(in.Mode & 0o7777)
+	}
+	if in.Valid&fuse.FATTR_UID != 0 {
+		a.UID = new(s.ids.uid.guest(in.Uid))
+	}
+	if in.Valid&fuse.FATTR_GID != 0 {
+		a.GID = new(s.ids.gid.guest(in.Gid))
+	}
+	if in.Valid&fuse.FATTR_SIZE != 0 {
+		a.Size = new(in.Size)
+	}
+	now := time.Now().Unix()
+	if in.Valid&fuse.FATTR_ATIME_NOW != 0 {
+		a.Atime = &now
+	} else if in.Valid&fuse.FATTR_ATIME != 0 {
+		a.Atime = new(int64(in.Atime))
+	}
+	if in.Valid&fuse.FATTR_MTIME_NOW != 0 {
+		a.Mtime = &now
+	} else if in.Valid&fuse.FATTR_MTIME != 0 {
+		a.Mtime = new(int64(in.Mtime))
+	}
+	return a
+}
+
+func (s *fileSystem) change(ctx context.Context, n *node, h *handle, a agent.Attrs) error {
+	s.paths.RLock()
+	path, gone := s.tree.path(n)
+	if h == nil && gone != 0 {
+		h = n.anyHandle()
+	}
+	if h == nil {
+		defer s.paths.RUnlock()
+		if gone != 0 {
+			return gone
+		}
+		c, err := s.link.get()
+		if err != nil {
+			return err
+		}
+		// A chmod that does not follow is refused for a symlink, as it should
+		// be; for everything else it makes no difference but safety.
+		return c.FS().SetStat(ctx, path, false, a)
+	}
+	s.paths.RUnlock()
+	file, err := s.remote(ctx, h)
+	if err == syscall.ESTALE && gone == 0 {
+		return s.change(ctx, n, nil, a)
+	}
+	if err != nil {
+		return err
+	}
+	return file.SetStat(ctx, a)
+}

@@ -1,0 +1,275 @@
+package fusefs
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+)
+
+const (
+	chunkSize      = 1 << 20  // largest piece of data handled at once
+	nodeDirtyLimit = 16 << 20 // bytes of one file that wait for the guest
+	dirtyLimit     = 64 << 20 // bytes of all files that do
+	smallWrite     = 64 << 10 // sent in one request of its own
+)
+
+// writeQueue holds the data written to one file until the guest has it. One
+// goroutine sends it in the order it was written: the first bytes at once, and
+// what came in the meantime as one stream, so that a fast writer makes long
+// streams and a slow one no delay. A new reader of the file, a question for its
+// attributes, fsync and close wait for it (drain).
+type writeQueue struct {
+	mu      sync.Mutex
+	pieces  []*piece
+	added   uint64        // number of the last piece
+	done    uint64        // number of the last piece that the guest has or refused
+	wanted  uint64        // somebody waits for pieces up to this one
+	running bool          // a goroutine sends
+	moved   chan struct{} // closed when done moves
+	room    *semaphore.Weighted
+}
+
+// piece is a contiguous part of a file, written through one handle.
+type piece struct {
+	seq uint64
+	h   *handle
+	off int64
+	buf []byte
+}
+
+var chunkPool = sync.Pool{New: func() any { return new([chunkSize]byte) }}
+
+// newPiece copies data; large ones into a pooled buffer.
+func newPiece(h *handle, off int64, data []byte) *piece {
+	p := &piece{h: h, off: off}
+	if len(data) > chunkSize/2 && len(data) <= chunkSize {
+		p.buf = append(chunkPool.Get().(*[chunkSize]byte)[:0], data...)
+	} else {
+		p.buf = append([]byte(nil), data...)
+	}
+	return p
+}
+
+func (p *piece) end() int64 { return p.off + int64(len(p.buf)) }
+
+func (p *piece) release() {
+	if cap(p.buf) == chunkSize {
+		chunkPool.Put((*[chunkSize]byte)(p.buf[:chunkSize]))
+	}
+	p.buf = nil
+}
+
+// write queues data for h at off. It waits while too much is queued already.
+func (s *fileSystem) enqueue(ctx context.Context, h *handle, off int64, data []byte) error {
+	q := &h.n.queue
+	q.mu.Lock()
+	if q.room == nil {
+		q.room = semaphore.NewWeighted(nodeDirtyLimit)
+	}
+	q.mu.Unlock()
+	size := int64(len(data))
+	if err := q.room.Acquire(ctx, size); err != nil {
+		return err
+	}
+	if err := s.dirty.Acquire(ctx, size); err != nil {
+		q.room.Release(size)
+		return err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if n := len(q.pieces); n > 0 {
+		if p := q.pieces[n-1]; p.h == h && p.end() == off && len(p.buf)+len(data) <= chunkSize {
+			p.buf = append(p.buf, data...)
+			q.added++
+			p.seq = q.added
+			return nil
+		}
+	}
+	q.added++
+	p := newPiece(h, off, data)
+	p.seq = q.added
+	q.pieces = append(q.pieces, p)
+	if !q.running {
+		q.running = true
+		s.spawn(func() { s.send(q) })
+	}
+	return nil
+}
+
+// drain waits until everything queued so far is in the guest or has failed.
+func (q *writeQueue) drain(ctx context.Context) error {
+	q.mu.Lock()
+	target := q.added
+	q.wanted = max(q.wanted, target)
+	for q.done < target {
+		if q.moved == nil {
+			q.moved = make(chan struct{})
+		}
+		moved := q.moved
+		q.mu.Unlock()
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		q.mu.Lock()
+	}
+	q.mu.Unlock()
+	return nil
+}
+
+// idle tells whether nothing waits or is under way.
+func (q *writeQueue) idle() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.done == q.added
+}
+
+// send works until the queue is empty.
+func (s *fileSystem) send(q *writeQueue) {
+	for {
+		run := s.nextRun(q)
+		if run == nil {
+			return
+		}
+		err := run.send()
+		if err != nil {
+			run.h.fail(err)
+			s.log.Warn("written data could not be stored in the guest", "error", err)
+			run.discard()
+			s.forgetPages(run.h.n)
+		}
+		s.changed(run.h.n)
+		q.mu.Lock()
+		q.done = run.seq
+		if q.moved != nil {
+			close(q.moved)
+			q.moved = nil
+		}
+		q.mu.Unlock()
+	}
+}
+
+// writeRun is one write operation: the pieces of one handle that follow each
+// other without a gap, read by the operation as a stream while more arrive.
+type writeRun struct {
+	s     *fileSystem
+	q     *writeQueue
+	h     *handle
+	off   int64
+	cur   *piece
+	at    int    // bytes of cur already read
+	next  int64  // file offset that the next piece must have
+	seq   uint64 // last piece taken
+	alive *time.Timer
+}
+
+// nextRun takes the first piece, or ends the sender.
+func (s *fileSystem) nextRun(q *writeQueue) *writeRun {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.pieces) == 0 {
+		q.running = false
+		q.pieces = nil
+		return nil
+	}
+	p := q.pieces[0]
+	r := &writeRun{s: s, q: q, h: p.h, off: p.off, next: p.off}
+	r.takeLocked()
+	return r
+}
+
+// takeLocked makes the first piece the current one.
+func (r *writeRun) takeLocked() {
+	r.cur, r.at = r.q.pieces[0], 0
+	r.q.pieces[0] = nil
+	r.q.pieces = r.q.pieces[1:]
+	r.seq, r.next = r.cur.seq, r.cur.end()
+}
+
+func (r *writeRun) send() error {
+	ctx, end := r.s.bounded(nil, r.s.opts.DataTimeout)
+	defer end()
+	if err := r.h.failure(); err != nil {
+		return err // later data of a stream that already broke
+	}
+	file, err := r.s.remote(ctx, r.h)
+	if err != nil {
+		return err
+	}
+	if err := r.s.bulk.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer r.s.bulk.Release(1)
+	if len(r.cur.buf) <= smallWrite {
+		n, err := file.WriteAt(ctx, r.cur.buf, r.off)
+		if err == nil && n < len(r.cur.buf) {
+			err = io.ErrShortWrite
+		}
+		r.free()
+		return err
+	}
+	// A stream has no end of its own: it is bounded by its progress.
+	end()
+	ctx, stop := context.WithCancel(r.s.ctx)
+	defer stop()
+	r.alive = time.AfterFunc(r.s.opts.DataTimeout, stop)
+	defer r.alive.Stop()
+	_, err = file.Upload(ctx, r, r.off)
+	return err
+}
+
+// Read hands the data to the operation. It ends the stream when the queue runs
+// dry, when the next piece belongs elsewhere, and when somebody waits.
+func (r *writeRun) Read(p []byte) (int, error) {
+	if r.cur == nil && !r.advance() {
+		return 0, io.EOF
+	}
+	r.alive.Reset(r.s.opts.DataTimeout)
+	n := copy(p, r.cur.buf[r.at:])
+	r.at += n
+	if r.at == len(r.cur.buf) {
+		r.free()
+	}
+	return n, nil
+}
+
+func (r *writeRun) advance() bool {
+	q := r.q
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.pieces) == 0 || q.done < q.wanted && q.wanted <= r.seq {
+		return false
+	}
+	if p := q.pieces[0]; p.h != r.h || p.off != r.next {
+		return false
+	}
+	r.takeLocked()
+	return true
+}
+
+// free gives the current piece's memory back.
+func (r *writeRun) free() {
+	size := int64(len(r.cur.buf))
+	r.cur.release()
+	r.cur = nil
+	r.s.dirty.Release(size)
+	r.q.room.Release(size)
+}
+
+// discard drops what the failed handle has queued.
+func (r *writeRun) discard() {
+	if r.cur != nil {
+		r.free()
+	}
+	q := r.q
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.pieces) > 0 && q.pieces[0].h == r.h {
+		r.takeLocked()
+		r.free()
+	}
+}
