@@ -69,3 +69,9 @@ func (l *Library) openLock(name string) (*os.File, error) {
 	}
 	return f, nil
 }
+
+// How tryLock takes a lock.
+const (
+	lockShared    = unix.LOCK_SH
+	lockExclusive = unix.LOCK_EX
+)
