@@ -363,8 +363,6 @@ func (r *FSResponsePayload) decodePayload(p []byte) error {
 
 func decodeValue[T FSValue](p []byte) (FSValue, error) {
 	var v T
-	if err := record.Decode(p, &v); err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrMalformed, err)
-	}
-	return v, nil
+	err := record.Decode(p, &v)
+	return v, err
 }
