@@ -259,7 +259,7 @@ func (p *pipe) write(pc piece) error {
 	if p.r.bulk {
 		return out.SendBulk(p.r.id, frame.BulkFilesystem, frame.FlowGuestToHost, pc.offset, pc.buf[:pc.n])
 	}
-	return out.Send(p.r.id, agent.FSData, &agent.Data{Data: pc.buf[:pc.n]})
+	return out.Send(p.r.id, agent.FSData, agent.Data{Data: pc.buf[:pc.n]})
 }
 
 // close waits until everything has been sent.
