@@ -48,6 +48,7 @@ type PoolOptions struct {
 type slot struct {
 	c       *Client
 	dialing *dialing
+	failed  time.Time // of the last dial, when that failed
 }
 
 // dialing is a dial under way that several callers wait for.
@@ -106,6 +107,9 @@ func (p *Pool) pick() (*dialing, *Client, error) {
 	if s.c != nil && !p.worn(s.c) {
 		return nil, s.c, nil
 	}
+	if s.c != nil && s.c.engine.IDsLeft() > 0 && time.Since(s.failed) < time.Second {
+		return nil, s.c, nil // there is time to try again later
+	}
 	if s.dialing == nil {
 		s.dialing = &dialing{done: make(chan struct{})}
 		p.work.Add(1)
@@ -141,6 +145,7 @@ func (p *Pool) dial(s *slot, d *dialing) {
 		c, err = nil, ErrPoolClosed
 	}
 	if err != nil {
+		s.failed = time.Now()
 		d.err = fmt.Errorf("connect to the sandbox: %w", err)
 		return
 	}

@@ -282,4 +282,3 @@ func (w *writing) message(h client.Header, m received) error {
 	}
 	return nil
 }
-
