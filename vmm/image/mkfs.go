@@ -73,7 +73,7 @@ func makeFS(ctx context.Context, path string, g fsGeometry) error {
 		args: []string{
 			"-q", "-F", "-O", fsFeatures, "-b", strconv.Itoa(fsBlock), "-I", strconv.Itoa(fsInodeSize),
 			"-N", strconv.FormatInt(g.inodes, 10), "-m", "0", "-J", "size=" + strconv.Itoa(fsJournal>>20),
-			"-E", fmt.Sprintf("resize=%d,lazy_itable_init=0,lazy_journal_init=1,root_owner=0:0,nodiscard", fsResizeBlocks),
+			"-E", fmt.Sprintf("resize=%d,lazy_itable_init=0,lazy_journal_init=1,root_owner=0:0", fsResizeBlocks),
 			path,
 		},
 		env: []string{"MKE2FS_CONFIG=/dev/null"}, // the host's defaults are not ours
