@@ -53,6 +53,7 @@ type CreateOptions struct {
 	IdleTimeout  time.Duration
 	MaxDuration  time.Duration
 	Labels       map[string]string
+	SinglePort   bool // carry bulk data on the same port as everything else
 	NoStart      bool // only make it; state "stopped"
 }
 
@@ -96,6 +97,8 @@ type Sandbox struct {
 	MaxDuration   store.Duration    `json:"max_duration,omitempty"`
 	Created       time.Time         `json:"created"`
 	Started       time.Time         `json:"started,omitzero"`
+	Ended         time.Time         `json:"ended,omitzero"`   // of the last run
+	Forced        bool              `json:"forced,omitempty"` // the last run ended by force: last writes may be lost
 	Directory     string            `json:"directory"`
 	AgentSocket   string            `json:"agent_socket"`
 	ControlSocket string            `json:"control_socket"`
@@ -110,6 +113,16 @@ type Sandbox struct {
 func (s Sandbox) Running() bool {
 	return s.State == store.Running || s.State == store.Starting || s.State == store.Stopping
 }
+
+// Limits and defaults of CreateOptions.
+const (
+	DefaultCPUs        = 1
+	DefaultMemoryMiB   = 512
+	MinMemoryMiB       = 128
+	DefaultRootDisk    = 16 << 30
+	MinRootDisk        = 64 << 20
+	DefaultStopTimeout = 30 * time.Second
+)
 
 // Host is one home of sandboxes. Its methods may be called concurrently, also from several processes.
 type Host struct {
@@ -130,33 +143,3 @@ type Deps struct {
 
 // New is the Host of a home.
 func New(home *store.Home, deps Deps) *Host { return &Host{Home: home, deps: deps} }
-
-// List returns all sandboxes by name. One that cannot be read is listed with State "broken" and the reason.
-func (h *Host) List(ctx context.Context) ([]Sandbox, error) { return nil, errSoon }
-
-// Inspect returns one sandbox, or ErrNotFound.
-func (h *Host) Inspect(ctx context.Context, name string) (Sandbox, error) { return Sandbox{}, errSoon }
-
-// Create makes a sandbox and starts it; it returns when the guest is ready. On failure, and when ctx ends,
-// nothing of the sandbox is left.
-func (h *Host) Create(ctx context.Context, o CreateOptions, report Progress) (Sandbox, error) {
-	return Sandbox{}, errSoon
-}
-
-// Start starts a stopped sandbox and returns when the guest is ready; ErrRunning if it runs. When ctx
-// ends first the sandbox is stopped again.
-func (h *Host) Start(ctx context.Context, name string, o StartOptions, report Progress) (Sandbox, error) {
-	return Sandbox{}, errSoon
-}
-
-// Stop asks the guest to power itself off and waits for it. ErrNotRunning if it does not run; ErrForced
-// if it had to be killed.
-func (h *Host) Stop(ctx context.Context, name string, o StopOptions) error { return errSoon }
-
-// Remove deletes a sandbox with its disk and logs; ErrRunning if it runs and Force is not set.
-func (h *Host) Remove(ctx context.Context, name string, o RemoveOptions) error { return errSoon }
-
-// Reset gives a stopped sandbox a fresh disk from its image; ErrRunning if it runs.
-func (h *Host) Reset(ctx context.Context, name string, report Progress) error { return errSoon }
-
-var errSoon = errors.New("not built yet")

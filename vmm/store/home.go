@@ -52,6 +52,15 @@ func At(dir string) (*Home, error) {
 	return &Home{Root: abs, Run: filepath.Join(abs, "run"), Config: filepath.Join(abs, "config.yaml")}, nil
 }
 
+// Environ is what another process needs in its environment to open the same home, when it is not one that
+// it would find by itself.
+func (h *Home) Environ() []string {
+	if h.Run == filepath.Join(h.Root, "run") && h.Config == filepath.Join(h.Root, "config.yaml") {
+		return []string{"MSB_HOME=" + h.Root}
+	}
+	return nil
+}
+
 func xdg(variable, fallback string) (string, error) {
 	if dir := os.Getenv(variable); filepath.IsAbs(dir) {
 		return dir, nil
