@@ -1,0 +1,187 @@
+package fusefs_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"msb/fusefs"
+)
+
+// outageLimit is how long anything may take once the sandbox is gone.
+const outageLimit = 2 * time.Second
+
+func TestSandboxDies(t *testing.T) {
+	s := newSandbox(t, nil)
+	must(t, os.WriteFile(s.at("before"), []byte("kept"), 0o644))
+	f, err := os.Create(s.at("victim"))
+	must(t, err)
+	defer f.Close()
+	reader, err := os.Open(s.at("before"))
+	must(t, err)
+	defer reader.Close()
+
+	written := make(chan error, 1)
+	go func() {
+		block := make([]byte, 1<<20)
+		for {
+			if _, err := f.Write(block); err != nil {
+				written <- err
+				return
+			}
+		}
+	}()
+	waitFor(t, "data in the guest", func() bool {
+		info, err := os.Stat(s.in("victim"))
+		return err == nil && info.Size() > 4<<20
+	})
+	s.agent.kill()
+	fast(t, outageLimit, "the write under way", func() {
+		if err := <-written; !errors.Is(err, syscall.ENOTCONN) && !errors.Is(err, syscall.EIO) {
+			t.Errorf("write: %v", err)
+		}
+	})
+	fast(t, outageLimit, "fsync", func() {
+		if err := f.Sync(); err == nil {
+			t.Error("fsync: lost data is not reported")
+		}
+	})
+	fast(t, outageLimit, "ls", func() {
+		out, err := exec.Command("ls", "-l", s.dir).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "not connected") {
+			t.Errorf("ls: %v %s", err, out)
+		}
+	})
+	fast(t, outageLimit, "create", func() {
+		_, err := os.Create(s.at("late"))
+		wantErrno(t, "create", err, syscall.ENOTCONN)
+	})
+	fast(t, outageLimit, "df", func() {
+		if out, err := exec.Command("df", s.dir).CombinedOutput(); err != nil {
+			t.Errorf("df: %v %s", err, out)
+		}
+	})
+
+	// It comes back where it was.
+	s.startGuest()
+	waitFor(t, "the mount to heal", func() bool { _, err := os.Stat(s.at("before")); return err == nil })
+	wantFile(t, s.at("before"), []byte("kept"))
+	got, err := io.ReadAll(reader)
+	must(t, err)
+	if string(got) != "kept" {
+		t.Errorf("file that was open: %q", got)
+	}
+	if err := f.Close(); err == nil {
+		t.Error("close: lost data is not reported")
+	}
+	must(t, os.WriteFile(s.at("after"), []byte("new"), 0o644))
+	wantFile(t, s.in("after"), []byte("new"))
+
+	// And umount works while it is gone.
+	reader.Close()
+	s.agent.kill()
+	fast(t, outageLimit, "unmount", func() { must(t, fusefs.Unmount(s.dir)) })
+	s.mount.expect("gone")
+}
+
+func TestOpenFileThatChangedMeanwhile(t *testing.T) {
+	s := newSandbox(t, nil)
+	must(t, os.WriteFile(s.at("f"), []byte("first"), 0o644))
+	f, err := os.Open(s.at("f"))
+	must(t, err)
+	defer f.Close()
+	if _, err := f.Stat(); err != nil {
+		t.Fatal(err)
+	}
+	s.agent.kill()
+	must(t, os.Rename(s.in("f"), s.in("g")))
+	must(t, os.WriteFile(s.in("f"), []byte("a different file"), 0o644))
+	s.startGuest()
+	waitFor(t, "the mount to heal", func() bool { _, err := os.Stat(s.at("g")); return err == nil })
+	if data, err := io.ReadAll(f); err == nil && bytes.Contains(data, []byte("different")) {
+		t.Fatalf("an open file turned into another one: %q", data)
+	} else if !errors.Is(err, syscall.ESTALE) {
+		t.Errorf("read: %q %v, want ESTALE", data, err)
+	}
+}
+
+func TestHungGuest(t *testing.T) {
+	s := newSandbox(t, func(s *sandbox) {
+		s.opts.NameTimeout, s.opts.DataTimeout = time.Second, time.Second
+	})
+	must(t, os.WriteFile(s.at("f"), []byte("x"), 0o644))
+	f, err := os.OpenFile(s.at("f"), os.O_RDWR, 0)
+	must(t, err)
+	s.agent.cmd.Process.Signal(syscall.SIGSTOP)
+	fast(t, 3*time.Second, "stat", func() {
+		_, err := os.Stat(s.at("unknown"))
+		wantErrno(t, "stat", err, syscall.EIO)
+	})
+	fast(t, 5*time.Second, "write and fsync", func() {
+		_, err := f.Write([]byte("y"))
+		must(t, err)
+		if err := f.Sync(); err == nil {
+			t.Error("fsync: data that the guest does not take is not reported")
+		}
+	})
+	// A signal ends a request before its time.
+	cmd := exec.Command("sh", "-c", "exec cat unknown2")
+	cmd.Dir = "/"
+	cmd.Args[2] = "exec cat " + s.at("unknown2")
+	must(t, cmd.Start())
+	time.Sleep(100 * time.Millisecond)
+	cmd.Process.Signal(syscall.SIGINT)
+	fast(t, 1500*time.Millisecond, "Ctrl-C", func() { cmd.Wait() })
+	s.agent.cmd.Process.Signal(syscall.SIGCONT)
+	waitFor(t, "the guest to go on", func() bool { _, err := os.ReadFile(s.at("f")); return err == nil })
+	f.Close()
+}
+
+func TestMountProcessDies(t *testing.T) {
+	s := newSandbox(t, nil)
+	must(t, os.WriteFile(s.at("f"), []byte("x"), 0o644))
+	s.mount.kill()
+	_, err := os.Stat(s.at("f"))
+	wantErrno(t, "stat of a dead mount", err, syscall.ENOTCONN)
+	s.startMount() // on the same place, without cleaning up by hand
+	wantFile(t, s.at("f"), []byte("x"))
+	s.mount.kill()
+	fast(t, outageLimit, "unmount of a dead mount", func() { must(t, fusefs.Unmount(s.dir)) })
+	if err := fusefs.Unmount(s.dir); !errors.Is(err, fusefs.ErrNotMounted) {
+		t.Errorf("second unmount: %v", err)
+	}
+}
+
+func TestUnmountInUse(t *testing.T) {
+	s := newSandbox(t, nil)
+	f, err := os.Create(s.at("f"))
+	must(t, err)
+	_, err = f.WriteString("still ")
+	must(t, err)
+	must(t, fusefs.Unmount(s.dir))
+	if entries, _ := os.ReadDir(s.dir); len(entries) > 0 {
+		t.Error("the mount is still there")
+	}
+	_, err = f.WriteString("stored")
+	must(t, err)
+	must(t, f.Close())
+	wantFile(t, s.in("f"), []byte("still stored"))
+	s.mount.expect("gone")
+}
+
+// waitFor asks until cond holds.
+func waitFor(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if cond() {
+			return
+		}
+	}
+	t.Fatalf("waited in vain for %s", what)
+}
