@@ -10,6 +10,9 @@ import (
 	"msb/protocol/frame"
 )
 
+// onePacket is how much data goes out with its request and its end.
+const onePacket = 256 << 10
+
 // writing is a file write under way.
 type writing struct {
 	transfer
@@ -30,7 +33,7 @@ func (f *File) write(ctx context.Context, src io.Reader, off int64, size *uint64
 	switch {
 	case bulk:
 		n, err = w.bulk(ctx, op, src)
-	case inMemory && len(small.p) <= f.c.cfg.writeBulk:
+	case inMemory && len(small.p) <= onePacket:
 		n, err = w.packet(ctx, op, small.p)
 	default:
 		n, err = w.inline(ctx, op, src)

@@ -113,8 +113,7 @@ func (c *Conn) dispatch(h Header, body *Body) error {
 		// neither an answer nor an error.
 		raw, err := body.Bytes()
 		if err != nil {
-			body.finish()
-			return err
+			return body.finish()
 		}
 		body.last, body.left = raw, len(raw)
 	}
