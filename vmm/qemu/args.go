@@ -106,6 +106,9 @@ func cpuModel(accel string) string {
 
 func cmdline(s engine.Spec) string {
 	words := append([]string{}, cmdlineWords...)
+	if n := loopsPerJiffy(); n > 0 {
+		words = append(words, "lpj="+strconv.Itoa(n))
+	}
 	if s.DualPort {
 		words = append(words, engine.WordDualPort)
 	}

@@ -1,7 +1,6 @@
 package qemu
 
 import (
-	"bufio"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -9,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,7 +28,7 @@ func openProbeCache(dir, binary, kernel string) (probeCache, error) {
 		return probeCache{}, err
 	}
 	h := sha256.New()
-	fmt.Fprintf(h, "kvm-probe-1\n%s\n%s\n%s\n%s\n", id, cpuName(), hostKernel(), fileIdentity(binary))
+	fmt.Fprintf(h, "kvm-probe-1\n%s\n%s\n%s\n%s\n", id, hostCPU().name, hostKernel(), fileIdentity(binary))
 	return probeCache{filepath.Join(dir, "kvm-"+hex.EncodeToString(h.Sum(nil)[:8])+".json")}, nil
 }
 
@@ -104,22 +102,6 @@ func fileIdentity(path string) string {
 		return path
 	}
 	return fmt.Sprintf("%s:%d:%d", path, st.Size(), st.ModTime().UnixNano())
-}
-
-func cpuName() string {
-	f, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	var words []string
-	for lines := bufio.NewScanner(f); lines.Scan() && lines.Text() != ""; {
-		switch key, value, _ := strings.Cut(lines.Text(), ":"); strings.TrimSpace(key) {
-		case "model name", "cpu family", "model", "stepping", "microcode":
-			words = append(words, strings.TrimSpace(value))
-		}
-	}
-	return strings.Join(words, "/")
 }
 
 func hostKernel() string {

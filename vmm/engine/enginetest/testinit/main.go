@@ -1,28 +1,28 @@
 // Command testinit is a guest for the tests of engines: it answers one-line requests on the ports and nothing more.
 //
 // As PID 1 of a virtual machine it loads the modules listed in /modules/order and finds its ports by name. Started as
-// `testinit ns --control-fd N [--bulk-fd M]` (process engine) it takes them from the descriptors, and starts itself
-// again as PID 1 of new namespaces as the real guest does.
+// `testinit ns --control-fd N [--bulk-fd M] [--device PATH]` (process engine) it takes them from the descriptors.
 //
 //	ping WORD   → pong WORD            pid       → the process id it has
 //	echo N      → N bytes follow, and come back          cat FILE  → the size of FILE, then that many bytes
 //	sink N      → N bytes follow; "ok"                   source N  → N bytes
 //	disk        → size of the root disk in bytes, or 0   write OFF N → N bytes of 'x' to the disk, synced; ok or errno
+//	sum OFF N   → SHA-256 of N bytes of the disk         online → the CPUs that are online, after trying to get all
+//	memory      → MemTotal in KiB
 //	poweroff, panic, reset, hang
 package main
 
 import (
 	"bufio"
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -184,8 +184,8 @@ func (m *machine) answer(f []string, in io.Reader, out io.Writer) {
 		fmt.Fprintln(out, m.diskSize())
 	case "write":
 		fmt.Fprintln(out, m.write(num(1), num(2)))
-	case "cpus":
-		fmt.Fprintln(out, runtime.NumCPU())
+	case "sum":
+		fmt.Fprintln(out, m.sum(num(1), num(2)))
 	case "online":
 		cpus, _ := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/online")
 		for _, c := range cpus {
@@ -237,6 +237,19 @@ func (m *machine) write(off, n int64) string {
 	return "ok"
 }
 
+func (m *machine) sum(off, n int64) string {
+	d, err := os.Open(m.disk)
+	if err != nil {
+		return err.Error()
+	}
+	defer d.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, io.NewSectionReader(d, off, n)); err != nil {
+		return err.Error()
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
 func (m *machine) end(how int) {
 	if m.files != nil { // process engine: status 0 is an orderly end
 		if how == unix.LINUX_REBOOT_CMD_POWER_OFF {
@@ -248,39 +261,16 @@ func (m *machine) end(how int) {
 	select {}
 }
 
-// namespaces is the outer half of the process engine's entry: this binary again, as PID 1 of new namespaces.
+// namespaces is the process engine's entry: the namespaces are there already, and this is PID 1 of them.
 func namespaces(args []string) {
-	env := []string{}
-	var extra []*os.File
 	for i := 0; i+1 < len(args); i += 2 {
-		n, err := strconv.Atoi(args[i+1])
 		switch args[i] {
-		case "--control-fd", "--bulk-fd":
-			if err != nil {
-				os.Exit(2)
-			}
-			extra = append(extra, os.NewFile(uintptr(n), args[i]))
-			key := map[string]string{"--control-fd": "TESTINIT_CONTROL", "--bulk-fd": "TESTINIT_BULK"}[args[i]]
-			env = append(env, key+"="+strconv.Itoa(2+len(extra)))
+		case "--control-fd":
+			os.Setenv("TESTINIT_CONTROL", args[i+1])
+		case "--bulk-fd":
+			os.Setenv("TESTINIT_BULK", args[i+1])
 		case "--device":
-			env = append(env, "TESTINIT_DISK="+args[i+1])
+			os.Setenv("TESTINIT_DISK", args[i+1])
 		}
 	}
-	if os.Getpid() == 1 {
-		// The engine has made the namespaces already.
-		for _, kv := range env {
-			k, v, _ := strings.Cut(kv, "=")
-			os.Setenv(k, v)
-		}
-		return
-	}
-	runtime.LockOSThread()
-	c := exec.Command("/proc/self/exe")
-	c.Env, c.ExtraFiles, c.Stdout, c.Stderr = env, extra, os.Stdout, os.Stderr
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	if err := c.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "testinit:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
 }
