@@ -1,0 +1,22 @@
+package agent
+
+import (
+	"msb/guest/files"
+	"msb/guest/port"
+	"msb/guest/tcp"
+)
+
+// newFiles and newTCP make the services. With split ports a finish may overtake the records that it counts.
+func newFiles(out port.Out, split bool) fileService {
+	if split {
+		return files.New(out, files.SplitPorts())
+	}
+	return files.New(out)
+}
+
+func newTCP(out port.Out, split bool) tcpService {
+	if split {
+		return tcp.New(out, tcp.SplitPorts())
+	}
+	return tcp.New(out)
+}

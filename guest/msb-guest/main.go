@@ -1,0 +1,33 @@
+// Command msb-guest is all that runs of msb inside a sandbox: the first process of a virtual machine, the sandbox of
+// the process engine, and the program that unpacks images.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"msb/guest/agent"
+	"msb/guest/boot"
+	"msb/guest/exec"
+)
+
+func main() {
+	exec.LimitedMain()
+	mode := ""
+	if len(os.Args) > 1 {
+		mode = os.Args[1]
+	}
+	switch {
+	case mode == "ns":
+		os.Exit(boot.Namespace(os.Args[2:]))
+	case mode == "unpack":
+		os.Exit(boot.Unpack(os.Args[2:]))
+	case mode == "version":
+		fmt.Println("msb-guest", agent.Version)
+	case os.Getpid() == 1:
+		boot.PID1()
+	default:
+		fmt.Fprintln(os.Stderr, "msb-guest runs inside a sandbox: as PID 1, or with ns, unpack or version")
+		os.Exit(2)
+	}
+}
