@@ -4,6 +4,7 @@ package bulktest
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -121,6 +122,13 @@ func (r *Recorder) Next(t testing.TB, id uint32) Frame {
 			t.Fatalf("no frame for id %d", id)
 		}
 	}
+}
+
+// Drop forgets the frames with this id that nobody has taken.
+func (r *Recorder) Drop(id uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.frames = slices.DeleteFunc(r.frames, func(f Frame) bool { return f.ID == id })
 }
 
 // Pending returns the frames that nobody has taken.
