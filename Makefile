@@ -18,10 +18,7 @@ DEPS := qemu-system-x86 qemu-utils fuse3 e2fsprogs mmdebstrap busybox-static uid
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT  := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300
 
-# How long one step took, in the look of the steps that msb itself prints.
-step = @printf '  %-8s %s\n' '$(1)' '$(2)'
-
-.PHONY: run test deps build image image-update bench fuzz soak lint fmt clean help
+.PHONY: run test test-user testhome deps build image image-update bench fuzz soak lint fmt clean help
 
 run: deps build image
 	@$(BIN)/msb up $(NAME)
@@ -60,11 +57,40 @@ image: build
 	@$(BIN)/msb image build debian --if-missing
 
 image-update: build
-	@$(BIN)/msb image build debian --force
+	@$(BIN)/msb image build debian
 
-test: deps build
-	$(BIN)/msb image build tiny --if-missing
-	MSB_TEST_VM=1 MSB_BIN=$(CURDIR)/$(BIN)/msb MSB_GUEST=$(CURDIR)/$(BIN)/msb-guest $(GO) test -timeout 14m ./...
+# Tests that boot machines find the kernel and the image tiny in a home of their own.
+TESTHOME := $(CURDIR)/$(BIN)/testhome
+TESTENV   = MSB_TEST_HOME=$(TESTHOME) MSB_BIN=$(CURDIR)/$(BIN)/msb MSB_GUEST=$(CURDIR)/$(BIN)/msb-guest
+
+testhome: build
+	@MSB_HOME=$(TESTHOME) $(BIN)/msb image build tiny --if-missing
+
+# Two packages at a time, and of those the slow ones boot machines: more would only make them wait for each other.
+test: deps testhome
+	$(TESTENV) $(GO) test -p 2 -timeout 14m ./...
+
+# What depends on who runs it, again: the command line, from creation to removal, and the mount.
+test-user: deps testhome
+	$(TESTENV) $(GO) test -timeout 10m ./cmd/msb/... ./fusefs/...
+
+bench: deps testhome
+	$(TESTENV) $(GO) test -run '^$$' -bench . -benchtime 1x -timeout 30m ./...
+
+# Every fuzz target for FUZZTIME.
+FUZZTIME ?= 60s
+fuzz:
+	@$(GO) list -f '{{.ImportPath}}' ./... | while read -r pkg; do \
+	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+	    echo "$$pkg $$target"; \
+	    $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
+	  done; \
+	done
+
+# Long runs: the same tests, over and over, the race detector on.
+SOAK ?= 20
+soak: deps testhome
+	$(TESTENV) MSB_SOAK=1 $(GO) test -race -count $(SOAK) -timeout 6h ./...
 
 lint:
 	@bad=$$(gofmt -l $(GOFILES)); [ -z "$$bad" ] || { echo "not gofmt'ed: $$bad" >&2; exit 1; }

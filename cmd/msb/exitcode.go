@@ -50,10 +50,10 @@ var exitCodes = []struct {
 }{
 	{is: as[*exitError], code: func(err error) int { var e *exitError; errors.As(err, &e); return e.code }},
 	{is: as[*usageError], code: fixed(exitUsage)},
-	{is: target(syscall.EPIPE), code: fixed(exitBrokenPipe)},
-	{is: target(context.Canceled), code: fixed(exitInterrupted)},
-	{is: target(context.DeadlineExceeded), code: fixed(exitTimeout)},
-	{is: target(fs.ErrNotExist), code: fixed(exitFailure)},
+	{is: wraps(syscall.EPIPE), code: fixed(exitBrokenPipe)},
+	{is: wraps(context.Canceled), code: fixed(exitInterrupted)},
+	{is: wraps(context.DeadlineExceeded), code: fixed(exitTimeout)},
+	{is: wraps(fs.ErrNotExist), code: fixed(exitFailure)},
 }
 
 // exitCode maps the error a command returned to the exit code of the process.
@@ -71,6 +71,6 @@ func exitCode(err error) int {
 
 func as[T error](err error) bool { var t T; return errors.As(err, &t) }
 
-func target(t error) func(error) bool { return func(err error) bool { return errors.Is(err, t) } }
+func wraps(t error) func(error) bool { return func(err error) bool { return errors.Is(err, t) } }
 
 func fixed(code int) func(error) int { return func(error) int { return code } }

@@ -71,6 +71,7 @@ their files mounted on the host so that your editor and git work on them.`,
 			return cmd.Help()
 		},
 	}
+	cobra.EnableCommandSorting = false
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.SetVersionTemplate("{{.Version}}\n")

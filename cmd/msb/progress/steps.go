@@ -120,6 +120,25 @@ func (st *Step) Update(text string, fraction float64) {
 	}
 }
 
+// Note says what happens now: on a terminal a running step that the next one replaces, else a plain line.
+func (s *Steps) Note(stage, text string) {
+	if s.live && !s.quiet {
+		s.Start(stage, "%s", text)
+		return
+	}
+	s.Line(stage, "%s", text)
+}
+
+// End ends the step that Note or Start began, without a line of its own.
+func (s *Steps) End() {
+	s.mu.Lock()
+	st := s.active
+	s.mu.Unlock()
+	if st != nil {
+		st.Drop()
+	}
+}
+
 // Done ends the step with its final line; the elapsed time is added when it took a second or more.
 func (st *Step) Done(format string, args ...any) {
 	took := st.steps.now().Sub(st.started)
