@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -230,19 +231,33 @@ func (s *sandbox) setup(_ context.Context, b *wire.BootstrapPayload) error {
 	return setNetwork(b)
 }
 
-// workload makes a cgroup that no other sandbox of this host has. It is named after the sandbox's process namespace,
-// so that whoever started it can find and remove what a sandbox that was killed leaves behind.
+// workload makes the cgroup of all commands below the one that the engine started us in. Without one of our own, it
+// gets a name that no other sandbox of this host has: our process namespace's.
 func (s *sandbox) workload() (*exec.Workload, error) {
-	var st unix.Stat_t
-	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
-		return nil, err
+	parent := filepath.Join(cgroupDir, ownCgroup())
+	if parent == cgroupDir {
+		var st unix.Stat_t
+		if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
+			return nil, err
+		}
+		parent = filepath.Join(cgroupDir, "msb-"+strconv.FormatUint(st.Ino, 10))
+		if err := os.Mkdir(parent, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return nil, err
+		}
 	}
-	dir := filepath.Join(cgroupDir, "msb-"+strconv.FormatUint(st.Ino, 10))
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return nil, err
+	s.cgroup = parent
+	return exec.OpenWorkload(parent)
+}
+
+// ownCgroup is the path of this process's cgroup v2 as its namespace shows it.
+func ownCgroup() string {
+	b, _ := os.ReadFile("/proc/self/cgroup")
+	for line := range strings.Lines(string(b)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok && !strings.HasPrefix(path, "/..") {
+			return path
+		}
 	}
-	s.cgroup = dir
-	return exec.OpenWorkload(dir)
+	return "/"
 }
 
 func (s *sandbox) growRoot(size uint64) (filesystem, device uint64, err error) {
