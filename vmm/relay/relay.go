@@ -167,10 +167,11 @@ func (r *Relay) Serve(l net.Listener) error {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
-			select {
-			case <-r.done:
+			r.mu.RLock()
+			closed := r.closed
+			r.mu.RUnlock()
+			if closed {
 				return ErrClosed
-			default:
 			}
 			if wait, temporary := pauseFor(err); temporary {
 				r.log.Warn("accept", "error", err)

@@ -31,15 +31,20 @@ type turns struct {
 	last     int    // index of the last holder, for the round
 }
 
-// share is how much of the data credit a client may have in use.
-func (s *scheduler) share(l *lane) amount {
-	others := s.turns.ghost.plus(s.turns.stray)
+// others is what of the data credit is in use by everybody else.
+func (s *scheduler) others(l *lane) amount {
+	sum := s.turns.ghost.plus(s.turns.stray)
 	for _, o := range s.lanes {
 		if o != l {
-			others.add(o.charge)
+			sum.add(o.charge)
 		}
 	}
-	free := grant(data).minus(others)
+	return sum
+}
+
+// share is how much of the data credit a client may have in use.
+func (s *scheduler) share(l *lane) amount {
+	free := grant(data).minus(s.others(l))
 	return amount{free.bytes / 2, free.frames / 2}
 }
 
@@ -63,11 +68,11 @@ func (l *lane) headCost() amount {
 
 // mayProbe says whether a client over its share may send one packet to find out whether its charge is
 // really its own: when it is consumed, the client reads, and what is stuck is somebody else's. A quarter
-// of the credit is kept from such probes.
+// of the credit is kept from such probes. When nobody else has anything in use there is no doubt.
 func (s *scheduler) mayProbe(l *lane, n amount, now time.Time) bool {
 	g := grant(data)
 	free := s.gate.limit[data].minus(s.gate.sent[data].plus(n))
-	return !now.Before(l.auditAt) && free.bytes >= g.bytes/4 && free.frames >= g.frames/4
+	return !now.Before(l.auditAt) && !s.others(l).zero() && free.bytes >= g.bytes/4 && free.frames >= g.frames/4
 }
 
 // due says whether it is worth giving a client the turn.
