@@ -29,9 +29,9 @@ func checkHost(o Options) error {
 	f, err := os.OpenFile(fuseDevice, os.O_RDWR, 0)
 	switch {
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("%s is closed to you: as root, run: chmod 0666 %s", fuseDevice, fuseDevice)
+		return fmt.Errorf("%s is closed to you: open it with: sudo chmod 0666 %s", fuseDevice, fuseDevice)
 	case err != nil:
-		return fmt.Errorf("no FUSE on this host (%w): load it with: modprobe fuse, and %s", err, cure)
+		return fmt.Errorf("no FUSE on this host (%w): load it with: modprobe fuse; in a container, start it with: --device %s", err, fuseDevice)
 	}
 	f.Close()
 	if os.Geteuid() == 0 {

@@ -53,6 +53,15 @@ func newPiece(h *handle, off int64, data []byte) *piece {
 	return p
 }
 
+// grow appends data. A piece that outgrows its memory is likely to become a
+// large one.
+func (p *piece) grow(data []byte) {
+	if len(p.buf)+len(data) > max(cap(p.buf), smallWrite) && cap(p.buf) < chunkSize {
+		p.buf = append(chunkPool.Get().(*[chunkSize]byte)[:0], p.buf...)
+	}
+	p.buf = append(p.buf, data...)
+}
+
 func (p *piece) end() int64 { return p.off + int64(len(p.buf)) }
 
 func (p *piece) release() {
@@ -82,7 +91,7 @@ func (s *fileSystem) enqueue(ctx context.Context, h *handle, off int64, data []b
 	defer q.mu.Unlock()
 	if n := len(q.pieces); n > 0 {
 		if p := q.pieces[n-1]; p.h == h && p.end() == off && len(p.buf)+len(data) <= chunkSize {
-			p.buf = append(p.buf, data...)
+			p.grow(data)
 			q.added++
 			p.seq = q.added
 			return nil
