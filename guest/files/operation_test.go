@@ -1,6 +1,7 @@
 package files
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -225,7 +226,7 @@ func TestMkdirWithParents(t *testing.T) {
 			t.Errorf("%s: %v", p, err)
 		}
 	}
-	deep := c.dir + strings.Repeat("/d", 1500)
+	deep := c.dir + strings.Repeat("/d", 500)
 	c.must(agent.OpMkdir{Path: deep})
 }
 
@@ -402,6 +403,12 @@ func TestBadRequests(t *testing.T) {
 	bad(6, unhex(t, "a1626f70a16453746174a0"))               // missing fields
 	bad(7, unhex(t, "a1626f70a1684c697374a1"))               // cut off
 	bad(8, append(unhex(t, "a1626f70"), make([]byte, 9)...)) // not a map
+	// A hostile name does not come back whole.
+	huge := append(unhex(t, "a1626f70a17a003fffff"), bytes.Repeat([]byte("x"), 0x3fffff)...)
+	c.s.Request(0, 14, 9, append(huge, 0xf6), noRelease)
+	if f := c.out.Next(t, 14); f.Type != agent.Error || len(f.Payload) > 2048 {
+		t.Errorf("an answer of %d bytes", len(f.Payload))
+	}
 	c.s.Request(0, 9, 4, nil, noRelease)
 	if _, err := result(c.response(9)); err == nil || !strings.HasPrefix(err.Error(), "decode payload for core.fs.request: ") {
 		t.Errorf("generation 4: %v", err)

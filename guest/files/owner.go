@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	maxIO         = 64 // streams that read or write a file at the same moment
+	maxIO         = 64 // streams that read a file at the same moment, and that write one
 	maxIOPerOwner = 8
 	maxLarge      = 4 // answers above largeAnswer that are built at the same moment
 )
@@ -16,7 +16,8 @@ type owner struct {
 	ctx    context.Context // ends with the client
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // its operations and streams
-	io     chan struct{}  // permits for stream I/O
+	reads  gate
+	writes gate
 
 	// guarded by Service.mu
 	streams int
@@ -29,24 +30,31 @@ type owner struct {
 	closed  bool
 }
 
-// acquire takes a permit for one file read or write of a stream. It bounds the threads that can be stuck in a file
-// system that hangs, for one client and for all. It fails when stop closes first.
-func (s *Service) acquire(o *owner, stop <-chan struct{}) bool {
+// gate bounds what streams do at the same moment, for one client and for all: the buffers of reads, and the threads
+// that can be stuck in a file system that hangs.
+type gate struct{ own, all chan struct{} }
+
+func newGate(all chan struct{}) gate {
+	return gate{own: make(chan struct{}, maxIOPerOwner), all: all}
+}
+
+// enter waits for a place. It fails when stop closes first.
+func (g gate) enter(stop <-chan struct{}) bool {
 	select {
-	case o.io <- struct{}{}:
+	case g.own <- struct{}{}:
 	case <-stop:
 		return false
 	}
 	select {
-	case s.io <- struct{}{}:
+	case g.all <- struct{}{}:
 		return true
 	case <-stop:
-		<-o.io
+		<-g.own
 		return false
 	}
 }
 
-func (s *Service) surrender(o *owner) {
-	<-s.io
-	<-o.io
+func (g gate) leave() {
+	<-g.all
+	<-g.own
 }

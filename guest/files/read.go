@@ -159,7 +159,7 @@ func (r *read) pump() *ending {
 		if e != nil || want == 0 {
 			return e
 		}
-		if !r.svc.acquire(r.own, r.stop) {
+		if !r.own.reads.enter(r.stop) {
 			return nil
 		}
 		buf := takeBuffer()
@@ -171,7 +171,7 @@ func (r *read) pump() *ending {
 		atEnd := err != nil || n < want || r.left == 0
 		if n == 0 {
 			giveBuffer(buf)
-			r.svc.surrender(r.own)
+			r.own.reads.leave()
 		} else if serr := p.send(buf, n, atEnd); serr != nil {
 			return &ending{silent: true}
 		}
@@ -238,7 +238,7 @@ func (p *pipe) send(buf *buffer, n int, last bool) error {
 		return nil
 	case <-p.done:
 		giveBuffer(buf)
-		p.r.svc.surrender(p.r.own)
+		p.r.own.reads.leave()
 		return p.err
 	}
 }
@@ -253,7 +253,7 @@ func (p *pipe) run() {
 }
 
 func (p *pipe) write(pc piece) error {
-	defer p.r.svc.surrender(p.r.own)
+	defer p.r.own.reads.leave()
 	defer giveBuffer(pc.buf)
 	out := p.r.svc.out
 	if p.r.bulk {

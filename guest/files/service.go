@@ -12,6 +12,7 @@ package files
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,6 +28,9 @@ const (
 
 	maxStreamsPerOwner = 256
 	maxStreams         = 16384
+
+	// maxText bounds the error texts that repeat what the host sent, in bytes.
+	maxText = 1024
 )
 
 // Service serves the file operations of all clients. Its methods are called by one goroutine, Has, CloseOwner and
@@ -43,9 +47,10 @@ type Service struct {
 	schedule schedule
 	closed   bool
 
-	io    chan struct{} // permits for stream I/O, all clients
-	large chan struct{} // permits for answers that are large
-	wg    sync.WaitGroup
+	reads  chan struct{} // gates of stream I/O, all clients
+	writes chan struct{}
+	large  chan struct{} // permits for answers that are large
+	wg     sync.WaitGroup
 }
 
 // Option changes how a Service works.
@@ -61,7 +66,8 @@ func New(out port.Out, opts ...Option) *Service {
 		out:     out,
 		owners:  make(map[uint32]*owner),
 		streams: make(map[uint32]stream),
-		io:      make(chan struct{}, maxIO),
+		reads:   make(chan struct{}, maxIO),
+		writes:  make(chan struct{}, maxIO),
 		large:   make(chan struct{}, maxLarge),
 	}
 	s.handles.init()
@@ -116,13 +122,21 @@ func offerError(v uint8) string {
 
 // reject answers a request that cannot be decoded. Peers below generation 5 do not know core.error.
 func (s *Service) reject(id uint32, v uint8, err error) {
-	text := "decode payload for core.fs.request: " + err.Error()
+	text := clip("decode payload for core.fs.request: " + err.Error())
 	if v < agent.ErrorGeneration {
 		s.refuse(id, text)
 		return
 	}
 	name := agent.FSRequest.String()
 	_ = s.out.Send(id, agent.Error, agent.ErrorPayload{Kind: agent.KindInvalidPayload, Message: text, OffendingType: &name})
+}
+
+// clip keeps text short: it may repeat what the host sent.
+func clip(text string) string {
+	if len(text) > maxText {
+		text = strings.ToValidUTF8(text[:maxText], "") + "…"
+	}
+	return text
 }
 
 // refuse sends a terminal failure.
@@ -228,7 +242,7 @@ func (s *Service) owner(ownerID uint32) *owner {
 	}
 	o := s.owners[ownerID]
 	if o == nil {
-		o = &owner{io: make(chan struct{}, maxIOPerOwner)}
+		o = &owner{reads: newGate(s.reads), writes: newGate(s.writes)}
 		o.ctx, o.cancel = context.WithCancel(context.Background())
 		s.owners[ownerID] = o
 	}

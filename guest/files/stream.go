@@ -1,16 +1,12 @@
 package files
 
 import (
-	"strings"
 	"sync"
 
 	"msb/guest/port"
 	"msb/protocol/agent"
 	"msb/protocol/frame"
 )
-
-// maxCancelText bounds how much of a host's cancel message is repeated to it, in bytes.
-const maxCancelText = 1024
 
 // stream is a read or a write that is open.
 type stream interface {
@@ -213,10 +209,7 @@ func (s *Service) Cancel(id uint32, m agent.BulkCancelPayload) {
 	if st == nil {
 		return
 	}
-	text := m.Message
-	if len(text) > maxCancelText {
-		text = strings.ToValidUTF8(text[:maxCancelText], "")
-	}
+	text := clip(m.Message)
 	if text == "" {
 		text = "the host cancelled the operation"
 	}

@@ -404,7 +404,7 @@ func TestOverCredit(t *testing.T) {
 	h := c.openRW(c.path("f"))
 	// The service is not given the chance to write: all permits are taken.
 	for range maxIO {
-		c.s.io <- struct{}{}
+		c.s.writes <- struct{}{}
 	}
 	id := c.start(agent.OpWrite{Handle: h}, writeOffer())
 	c.accepted(id)
@@ -414,7 +414,7 @@ func TestOverCredit(t *testing.T) {
 	}
 	<-released // the one too many
 	for range maxIO {
-		<-c.s.io
+		<-c.s.writes
 	}
 	for {
 		f := c.out.Next(t, id)
@@ -441,7 +441,7 @@ func TestCancelReleases(t *testing.T) {
 	c := newClient(t)
 	h := c.openRW(c.path("f"))
 	for range maxIO {
-		c.s.io <- struct{}{}
+		c.s.writes <- struct{}{}
 	}
 	id := c.start(agent.OpWrite{Handle: h}, nil)
 	released := make(chan struct{}, 100)
@@ -454,7 +454,7 @@ func TestCancelReleases(t *testing.T) {
 		<-released
 	}
 	for range maxIO {
-		<-c.s.io
+		<-c.s.writes
 	}
 }
 
@@ -479,8 +479,8 @@ func TestStarvedReadsHoldNothing(t *testing.T) {
 		c.s.Cancel(id, agent.BulkCancelPayload{Message: "enough"})
 		c.failed(id, "enough")
 	}
-	if len(c.s.io) != 0 {
-		t.Errorf("%d permits are still taken", len(c.s.io))
+	if len(c.s.reads) != 0 {
+		t.Errorf("%d permits are still taken", len(c.s.reads))
 	}
 }
 

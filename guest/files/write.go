@@ -245,12 +245,12 @@ func dropChunks(cs []chunk) {
 // write puts one chunk into the file and gives credit back. It always releases the chunk.
 func (w *write) write(c chunk) *ending {
 	n := len(c.data)
-	if !w.svc.acquire(w.own, w.stop) {
+	if !w.own.writes.enter(w.stop) {
 		c.release()
 		return w.ended()
 	}
 	err := w.file.writeAt(c.data, w.offset)
-	w.svc.surrender(w.own)
+	w.own.writes.leave()
 	c.release()
 	if err != nil {
 		return &ending{text: err.Error()}
