@@ -71,7 +71,11 @@ func TestGenerations(t *testing.T) {
 			f, err := c.FS().OpenFile(ctx, "/f", agent.OpenOptions{Read: true, Write: true, Create: true})
 			check("open", 2, err)
 			if err == nil {
-				fileRoundTrip(t, f, 5, 100, 70<<10, 700<<10, 9<<20)
+				fileRoundTrip(t, f, 5, 100, 70<<10, 300<<10)
+				if s.gen == 7 || s.gen == 9 {
+					f, _ := c.FS().OpenFile(ctx, "/big", agent.OpenOptions{Read: true, Write: true, Create: true})
+					fileRoundTrip(t, f, 9<<20)
+				}
 			}
 			e, err := c.Exec(ctx, ExecSpec{Cmd: "cat"})
 			check("exec", 1, err)

@@ -35,7 +35,7 @@ func (e *HandshakeError) Unwrap() error { return e.Err }
 // ProtocolError is an answer that no agent may give. The operation it belongs
 // to is over; the connection goes on.
 type ProtocolError struct {
-	ID      uint32
+	ID      uint32 // of the operation, 0 when that says nothing
 	Problem string
 }
 

@@ -139,7 +139,7 @@ func (c *Client) fsDo(ctx context.Context, op, path string, o agent.FSOp) error 
 	if err != nil {
 		return err
 	}
-	return fsResult(op, path, p)
+	return fsResult(0, op, path, p)
 }
 
 // request runs an operation whose answer carries a T.
@@ -172,13 +172,13 @@ func answer[T agent.FSValue](op, path string, p []byte) (T, error) {
 var plainOK = []byte("\xa3\x62ok\xf5\x65error\xf6\x64data\xf6")
 
 // fsResult reads an answer without data.
-func fsResult(op, path string, p []byte) error {
+func fsResult(id uint32, op, path string, p []byte) error {
 	if bytes.Equal(p, plainOK) {
 		return nil
 	}
 	var r agent.FSResponsePayload
 	if err := agent.DecodePayload(p, &r); err != nil {
-		return &ProtocolError{Problem: err.Error()}
+		return &ProtocolError{ID: id, Problem: op + ": " + err.Error()}
 	}
 	if !r.OK {
 		return fsError(op, path, r)

@@ -519,8 +519,11 @@ func (p *peer) record(b frame.Bulk) {
 		p.t.Errorf("raw record on id %d, which has no operation", b.ID)
 		return
 	}
-	if b.Offset != op.got || b.Offset+uint64(len(b.Payload)) > op.grant || len(b.Payload) > int(p.maxRecord) {
-		p.t.Errorf("raw record at %d of %d bytes: %d got, %d granted", b.Offset, len(b.Payload), op.got, op.grant)
+	p.mu.Lock()
+	grant := op.grant
+	p.mu.Unlock()
+	if b.Offset != op.got || b.Offset+uint64(len(b.Payload)) > grant || len(b.Payload) > int(p.maxRecord) {
+		p.t.Errorf("raw record at %d of %d bytes: %d got, %d granted", b.Offset, len(b.Payload), op.got, grant)
 	}
 	if op.file == nil { // tcp
 		op.got += uint64(len(b.Payload))
@@ -528,8 +531,10 @@ func (p *peer) record(b frame.Bulk) {
 		return
 	}
 	op.store(b.Payload)
-	if op.grant-op.got <= p.credit/2 {
+	if grant-op.got <= p.credit/2 {
+		p.mu.Lock()
 		op.grant = op.got + p.credit
+		p.mu.Unlock()
 		p.send(b.ID, agent.BulkCredit, agent.BulkCreditPayload{Kind: 1, Flow: 1, ConsumedOffset: op.got, CreditLimit: op.grant})
 	}
 }
@@ -618,10 +623,10 @@ func (p *peer) tcp(id uint32, q agent.TCPConnectPayload) {
 				return
 			}
 			if op.bulk {
-				p.send(id, agent.BulkCredit, agent.BulkCreditPayload{Kind: 2, Flow: 1, ConsumedOffset: used, CreditLimit: used + p.credit})
 				p.mu.Lock()
 				op.grant = used + p.credit
 				p.mu.Unlock()
+				p.send(id, agent.BulkCredit, agent.BulkCreditPayload{Kind: 2, Flow: 1, ConsumedOffset: used, CreditLimit: used + p.credit})
 			}
 		}
 		if op.bulk {

@@ -83,7 +83,7 @@ func (t *transfer) end(h client.Header, m received, err error) {
 	if err == nil {
 		switch m.t {
 		case agent.FSResponse:
-			err = fsResult(t.op, t.f.path, m.p)
+			err = fsResult(h.ID, t.op, t.f.path, m.p)
 		case agent.Error:
 			err = agentError(h.ID, m.p)
 		default:

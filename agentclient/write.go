@@ -112,34 +112,28 @@ func (w *writing) inline(ctx context.Context, op agent.OpWrite, src io.Reader) (
 	}
 }
 
-// bulk streams src as raw records.
+// bulk streams src as raw records. Nothing of src is read before the offer is
+// accepted.
 func (w *writing) bulk(ctx context.Context, op agent.OpWrite, src io.Reader) (n int64, err error) {
 	if err := w.start(ctx, w, op, &w.offer); err != nil {
 		return 0, err
 	}
+	if _, err := w.waitRoom(ctx); err != nil {
+		w.giveUp("cancelled by the caller")
+		return 0, err
+	}
 	for op.Len == nil || uint64(n) < *op.Len {
-		room, err := w.waitRoom(ctx)
-		if err != nil {
+		p := client.NewPacket(frame.BulkOverhead + w.flow.max)
+		buf := p.B[:frame.BulkOverhead+w.flow.max]
+		m, rerr := src.Read(buf[frame.BulkOverhead:])
+		p.B = buf[:frame.BulkOverhead+m]
+		if m == 0 {
+			p.Free()
+		} else if err := w.record(ctx, p); err != nil {
 			w.giveUp("cancelled by the caller")
 			return 0, err
 		}
-		p := client.NewPacket(frame.BulkOverhead + room)
-		buf := p.B[:frame.BulkOverhead+room]
-		m, rerr := src.Read(buf[frame.BulkOverhead:])
-		if m == 0 {
-			p.Free()
-		} else {
-			frame.PutBulkHeader(buf, w.s.ID(), frame.BulkFilesystem, frame.FlowHostToGuest, uint64(n), m)
-			p.B = buf[:frame.BulkOverhead+m]
-			n += int64(m)
-			w.mu.Lock()
-			w.flow.sent = uint64(n)
-			w.mu.Unlock()
-			if err := w.s.SendPacket(ctx, client.Data, p); err != nil {
-				w.giveUp("cancelled by the caller")
-				return 0, err
-			}
-		}
+		n += int64(m)
 		if rerr == io.EOF {
 			break
 		}
@@ -154,6 +148,39 @@ func (w *writing) bulk(ctx context.Context, op agent.OpWrite, src io.Reader) (n 
 		return 0, err
 	}
 	return n, w.finish(ctx)
+}
+
+// record sends a packet that has room for a record's header before its data.
+// It takes p over and splits it where the credit ends.
+func (w *writing) record(ctx context.Context, p *client.Packet) error {
+	for {
+		n := len(p.B) - frame.BulkOverhead
+		room, err := w.waitRoom(ctx)
+		if err != nil {
+			p.Free()
+			return err
+		}
+		if room >= n {
+			return w.sendRecord(ctx, p)
+		}
+		rest := client.NewPacket(len(p.B) - room)
+		rest.B = append(rest.B[:frame.BulkOverhead], p.B[frame.BulkOverhead+room:]...)
+		p.B = p.B[:frame.BulkOverhead+room]
+		if err := w.sendRecord(ctx, p); err != nil {
+			rest.Free()
+			return err
+		}
+		p = rest
+	}
+}
+
+func (w *writing) sendRecord(ctx context.Context, p *client.Packet) error {
+	n := len(p.B) - frame.BulkOverhead
+	w.mu.Lock()
+	frame.PutBulkHeader(p.B, w.s.ID(), frame.BulkFilesystem, frame.FlowHostToGuest, w.flow.sent, n)
+	w.flow.sent += uint64(n)
+	w.mu.Unlock()
+	return w.s.SendPacket(ctx, client.Data, p)
 }
 
 // waitRoom waits for the acceptance and then for credit.
