@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -153,12 +154,14 @@ func (c *conn) receive(nc *net.TCPConn) *ending {
 	if err != nil {
 		return &ending{text: "read TCP stream: " + port.OSError(err)}
 	}
+	r := reader{c: c, raw: raw}
+	r.try = r.attempt
 	for {
 		limit, over := c.room()
 		if over != nil {
 			return over
 		}
-		buf, n, err := c.read(raw, limit)
+		buf, n, err := r.read(limit)
 		if n > 0 {
 			err = c.deliver(buf[:n])
 			c.put(buf)
@@ -193,39 +196,47 @@ func (c *conn) room() (int, *ending) {
 	}
 }
 
-// read waits for data and reads up to limit bytes. It takes a buffer only when there is something to read, so that an
-// idle connection has none. The caller puts the buffer back if n is not 0.
-func (c *conn) read(raw interface {
-	Read(func(fd uintptr) bool) error
-}, limit int) (buf *buffer, n int, err error) {
-	werr := raw.Read(func(fd uintptr) bool {
-		if buf = c.take(); buf == nil {
-			err = os.ErrDeadlineExceeded
-			return true
-		}
-		for {
-			n, err = unix.Read(int(fd), buf[:limit])
-			if err != unix.EINTR {
-				break
-			}
-		}
-		switch {
-		case err == unix.EAGAIN:
-			c.put(buf)
-			return false
-		case err == nil && n == 0:
-			err = io.EOF
-		}
-		if n <= 0 {
-			n = 0
-			c.put(buf)
-		}
-		return true
-	})
-	if werr != nil {
-		return nil, 0, werr
+// reader reads from a socket into pooled buffers. It takes a buffer only when there is something to read, so that an
+// idle connection has none.
+type reader struct {
+	c     *conn
+	raw   syscall.RawConn
+	try   func(fd uintptr) bool
+	limit int
+	buf   *buffer
+	n     int
+	err   error
+}
+
+// read waits for data and reads up to limit bytes. The caller puts the buffer back if n is not 0.
+func (r *reader) read(limit int) (buf *buffer, n int, err error) {
+	r.limit = limit
+	if err := r.raw.Read(r.try); err != nil {
+		return nil, 0, err
 	}
-	return buf, n, err
+	return r.buf, r.n, r.err
+}
+
+// attempt reads once. It returns false when there is nothing to read yet.
+func (r *reader) attempt(fd uintptr) bool {
+	if r.buf = r.c.take(); r.buf == nil {
+		r.n, r.err = 0, os.ErrDeadlineExceeded
+		return true
+	}
+	for {
+		if r.n, r.err = unix.Read(int(fd), r.buf[:r.limit]); r.err != unix.EINTR {
+			break
+		}
+	}
+	if r.n > 0 {
+		return true
+	}
+	r.c.put(r.buf)
+	if r.err == nil {
+		r.err = io.EOF
+	}
+	r.n = 0
+	return r.err != unix.EAGAIN
 }
 
 // take returns a buffer and its permit, nil when the stream ends before there is one.
