@@ -12,13 +12,12 @@ import (
 	"msb/protocol/agent"
 )
 
-const (
-	// maxEntries bounds one listing: a directory in the guest may never end.
-	maxEntries = 1 << 21
-	// batchBytes is what one answer of the guest may be long, below the
-	// protocol's frame limit.
-	batchBytes = 3 << 20
-)
+// batchBytes is what one answer of the guest may be long, below the protocol's
+// frame limit.
+const batchBytes = 3 << 20
+
+// maxEntries bounds one listing: a directory in the guest may never end.
+var maxEntries = 1 << 21
 
 // listing is one open directory. It keeps what was read, so that an offset
 // always stands for the same entry, and fetches more when the reader gets there.

@@ -3,6 +3,7 @@ package fusefs
 import (
 	"context"
 	"errors"
+	"strings"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -25,6 +26,9 @@ func (s *fileSystem) errno(ctx context.Context, err error) syscall.Errno {
 	}
 	var failed *agentclient.FSError
 	if errors.As(err, &failed) {
+		if failed.Errno == 0 && strings.Contains(failed.Message, "too many open") {
+			return syscall.ENFILE // the agent's own limit has no number
+		}
 		return guestErrno(failed.Errno)
 	}
 	var unsupported *agentclient.UnsupportedOperationError

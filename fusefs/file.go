@@ -119,7 +119,7 @@ func (s *fileSystem) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	s.dropHandle(h)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if c, err := s.link.get(); err == nil && h.file.Client() == c {
+	if !ended(h.file.Client()) {
 		h.file.Close(ctx)
 	}
 }

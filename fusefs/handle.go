@@ -9,9 +9,8 @@ import (
 	"msb/protocol/agent"
 )
 
-// handle is one open file of the kernel: a guest handle on the current
-// connection, opened again when the connection was renewed and the file is
-// still the same.
+// handle is one open file of the kernel: a guest handle on the connection that
+// opened it, opened again when that was lost and the file is still the same.
 type handle struct {
 	id    uint64
 	n     *node
@@ -95,8 +94,8 @@ func (n *node) anyHandle() *handle {
 	return nil
 }
 
-// remote returns the guest handle of h on the current connection. After the
-// connection was renewed it opens the file again: by its name, so only when the
+// remote returns the guest handle of h on a living connection. After the
+// connection was lost it opens the file again: by its name, so only when the
 // guest still has the file that was last seen there. The protocol has no inode
 // numbers; equal attributes stand for them.
 func (s *fileSystem) remote(ctx context.Context, h *handle) (*agentclient.File, error) {
@@ -109,7 +108,7 @@ func (s *fileSystem) remote(ctx context.Context, h *handle) (*agentclient.File, 
 	if h.lost {
 		return nil, syscall.ESTALE
 	}
-	if h.file.Client() == c {
+	if !ended(h.file.Client()) {
 		return h.file, nil
 	}
 	path, errno := s.tree.path(h.n)

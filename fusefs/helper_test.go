@@ -117,6 +117,7 @@ func serveAgent(l net.Listener) {
 // serveMount is a mount until its stdin is closed.
 func serveMount() {
 	c := readConfig()
+	fusefs.LimitEntries(100000) // TestEndlessDirectory; the others stay below
 	c.Options.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	dial := func(ctx context.Context) (*agentclient.Client, error) { return agentclient.Dial(ctx, c.Socket) }
 	m, err := fusefs.Mount(context.Background(), c.Dir, dial, c.Options)

@@ -13,68 +13,92 @@ import (
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = time.Second
-	dialLimit  = 10 * time.Second
+	swapLimit  = 100 * time.Millisecond
 )
 
 // DialFunc opens a connection to the sandbox. It is called again, with back-off
-// and in the background, whenever the connection is lost.
+// and in the background, whenever the connection is lost, and when a connection
+// has used up its correlation ids.
 type DialFunc func(ctx context.Context) (*agentclient.Client, error)
 
 // link holds the connection. While there is none it says so at once.
 type link struct {
-	dial DialFunc
+	pool *agentclient.Pool
 	log  *slog.Logger
 
-	mu     sync.Mutex
-	client *agentclient.Client
+	mu      sync.Mutex
+	client  *agentclient.Client // nil: none
+	swapped chan struct{}       // closed when client was replaced by a fresher one
 }
 
 // connect dials for the first time.
-func (l *link) connect(ctx context.Context) error {
-	c, err := l.dial(ctx)
+func connect(ctx context.Context, dial DialFunc, log *slog.Logger) (*link, error) {
+	l := &link{pool: agentclient.NewPool(agentclient.PoolOptions{Dial: dial}), log: log}
+	c, err := l.pool.Get(ctx)
 	if err != nil {
-		return err
+		l.pool.Close()
+		return nil, err
 	}
 	l.set(c)
-	return nil
+	return l, nil
 }
 
 // get returns the connection or ENOTCONN.
 func (l *link) get() (*agentclient.Client, error) {
-	l.mu.Lock()
-	c := l.client
-	l.mu.Unlock()
+	c := l.current()
 	if c == nil || ended(c) {
 		return nil, syscall.ENOTCONN
 	}
-	return c, nil
+	ctx, stop := context.WithTimeout(context.Background(), swapLimit)
+	defer stop()
+	fresh, err := l.pool.Get(ctx)
+	if err != nil {
+		return nil, syscall.ENOTCONN
+	}
+	if fresh != c {
+		l.set(fresh)
+	}
+	return fresh, nil
 }
 
 func (l *link) up() bool {
-	_, err := l.get()
-	return err == nil
+	c := l.current()
+	return c != nil && !ended(c)
+}
+
+func (l *link) current() *agentclient.Client {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.client
 }
 
 func (l *link) set(c *agentclient.Client) {
 	l.mu.Lock()
-	l.client = c
-	l.mu.Unlock()
+	defer l.mu.Unlock()
+	if l.swapped != nil {
+		close(l.swapped)
+	}
+	l.client, l.swapped = c, make(chan struct{})
 }
 
 // run keeps the link up until ctx ends, then closes it.
 func (l *link) run(ctx context.Context) {
+	defer l.pool.Close()
 	for {
 		l.mu.Lock()
-		c := l.client
+		c, swapped := l.client, l.swapped
 		l.mu.Unlock()
 		select {
 		case <-ctx.Done():
-			c.Close()
 			return
+		case <-swapped:
+			continue
 		case <-c.Done():
 		}
+		if l.current() != c {
+			continue
+		}
 		l.set(nil)
-		c.Close()
 		l.log.Warn("connection to the sandbox lost: files answer ENOTCONN until it is back", "error", c.Err())
 		if c = l.redial(ctx); c == nil {
 			return
@@ -94,14 +118,8 @@ func (l *link) redial(ctx context.Context) *agentclient.Client {
 			return nil
 		case <-timer.C:
 		}
-		bounded, stop := context.WithTimeout(ctx, dialLimit)
-		c, err := l.dial(bounded)
-		stop()
+		c, err := l.pool.Get(ctx)
 		if err == nil {
-			if ctx.Err() != nil {
-				c.Close()
-				return nil
-			}
 			return c
 		}
 		l.log.Debug("sandbox not reachable", "error", err)

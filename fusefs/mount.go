@@ -44,8 +44,8 @@ func Mount(ctx context.Context, dir string, dial DialFunc, o Options) (*Server, 
 	if err != nil {
 		return nil, err
 	}
-	l := &link{dial: dial, log: o.Logger}
-	if err := l.connect(ctx); err != nil {
+	l, err := connect(ctx, dial, o.Logger)
+	if err != nil {
 		return nil, fmt.Errorf("mount %s: %w", dir, err)
 	}
 	s := newFileSystem(dir, l, o)
