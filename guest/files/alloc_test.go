@@ -10,6 +10,9 @@ import (
 
 // Moving records allocates nothing for each: a stream of many costs what one of few does.
 func TestNoAllocationPerRecord(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector's pools allocate")
+	}
 	const records, size = 2048, 16 << 10
 	k := &sink{terminal: make(chan agent.FSResponsePayload, 1), credit: make(chan agent.BulkCreditPayload, 16)}
 	s := New(k)
