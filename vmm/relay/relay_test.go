@@ -84,13 +84,6 @@ func TestClientRules(t *testing.T) {
 		}
 		return b
 	}
-	unhex := func(s string) []byte {
-		b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
-		if err != nil {
-			panic(err)
-		}
-		return b
-	}
 	const (
 		pass = "passed"
 		drop = "dropped"

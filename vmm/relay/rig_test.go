@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +19,9 @@ import (
 	"msb/protocol/agent"
 	"msb/protocol/frame"
 )
+
+// never is no deadline.
+var never time.Time
 
 // patience bounds every wait of a test; nothing waits for it in a test that passes.
 const patience = 10 * time.Second
@@ -332,6 +337,15 @@ func (r *rig) alive(p *peer, id uint32) {
 	r.guest.want(ping)
 	r.guest.send(pong)
 	p.want(pong)
+}
+
+// unhex decodes hexadecimal digits with blanks between them.
+func unhex(s string) []byte {
+	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
+	if err != nil {
+		panic(err)
+	}
+	return b
 }
 
 func name(f frame.Frame) string {

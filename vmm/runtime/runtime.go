@@ -292,7 +292,11 @@ func (r *run) logEvents(ctx context.Context) {
 			if !ok {
 				return
 			}
-			r.log.Warn("machine", "event", string(e.Kind), "text", e.Text)
+			level := slog.LevelInfo
+			if e.Kind == engine.EventDiskError || e.Kind == engine.EventPanic {
+				level = slog.LevelWarn
+			}
+			r.log.Log(ctx, level, "machine", "event", string(e.Kind), "text", e.Text)
 			if e.NoSpace {
 				r.execLog.system("the host's disk is full: the guest got an I/O error\n")
 			}
