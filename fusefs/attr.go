@@ -70,6 +70,9 @@ func (s *fileSystem) fill(out *fuse.Attr, n *node, f facts) {
 	out.Blksize = 4096
 	out.Mode = f.mode &^ s.opts.Umask
 	out.Nlink = 1
+	if s.tree.isGone(n) {
+		out.Nlink = 0
+	}
 	out.Uid, out.Gid = s.ids.uid.host(f.uid), s.ids.gid.host(f.gid)
 	out.Atime, out.Mtime, out.Ctime = uint64(f.atime), uint64(f.mtime), uint64(f.mtime)
 }

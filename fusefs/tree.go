@@ -105,6 +105,13 @@ func (t *tree) depth(n *node) int {
 	return d
 }
 
+// isGone tells whether n has lost its name.
+func (t *tree) isGone(n *node) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return n.gone
+}
+
 func (t *tree) child(parent *node, name string) *node {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -1,0 +1,35 @@
+package fusefs_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/hanwen/go-fuse/v2/posixtest"
+)
+
+// notOffered are the conformance tests of what the protocol cannot do.
+var notOffered = map[string]string{
+	"Fallocate":           "no fallocate",
+	"FallocateKeepSize":   "no fallocate",
+	"FcntlFlockLocksFile": "expects a process to be in the way of its own lock, which no local file system does",
+	"Link":                "no hard links",
+	"LinkUnlinkRename":    "no hard links",
+	"OpenSymlinkRace":     "files are opened by path: an open that loses two races with a rename is ESTALE",
+	"SymlinkReadlink":     "absolute symlinks are rewritten",
+	"XAttr":               "no extended attributes",
+	"XAttrLarge":          "no extended attributes",
+}
+
+func TestConformance(t *testing.T) {
+	s := newSandbox(t, nil)
+	for name, run := range posixtest.All {
+		t.Run(name, func(t *testing.T) {
+			if why := notOffered[name]; why != "" {
+				t.Skip(why)
+			}
+			dir := s.at(name)
+			must(t, os.Mkdir(dir, 0o755))
+			run(t, dir)
+		})
+	}
+}
