@@ -25,7 +25,7 @@ import (
 
 var (
 	buildOnce sync.Once
-	binary    string
+	builtPath string
 	buildErr  error
 	scratch   string
 )
@@ -45,8 +45,8 @@ func guestBinary(t testing.TB) string {
 		if scratch, buildErr = os.MkdirTemp("", "msb-guest-test-"); buildErr != nil {
 			return
 		}
-		binary = filepath.Join(scratch, "msb-guest")
-		c := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", binary, ".")
+		builtPath = filepath.Join(scratch, "msb-guest")
+		c := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", builtPath, ".")
 		c.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := c.CombinedOutput(); err != nil {
 			buildErr = fmt.Errorf("build the guest: %w\n%s", err, out)
@@ -55,7 +55,7 @@ func guestBinary(t testing.TB) string {
 	if buildErr != nil {
 		t.Fatal(buildErr)
 	}
-	return binary
+	return builtPath
 }
 
 func needTools(t testing.TB) {
