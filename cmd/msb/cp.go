@@ -156,7 +156,7 @@ func (c *copying) run(ctx context.Context, from, to string) error {
 	}
 	meter := c.meter(src, dst, info)
 	defer meter.end()
-	copier := &transfer.Copier{From: source, Report: meter.report, Warn: func(f string, a ...any) { meter.steps.Warn("cp", f, a...) }}
+	copier := &transfer.Copier{From: source, Report: meter.report, Warn: meter.warn}
 
 	if transfer.Contentful(src.path) && info.Mode.IsDir() {
 		dir, finish, err := c.directory(ctx, dst, info)
@@ -191,8 +191,11 @@ func (p place) open(ctx context.Context, dir string) (transfer.Dir, error) {
 
 // destination opens the directory that gets the copy and says what the copy is called there.
 func (c *copying) destination(ctx context.Context, dst place, base string) (transfer.Dir, string, error) {
-	info, err := dst.source().Stat(ctx, dst.path, true)
 	wantDir := strings.HasSuffix(dst.path, "/") || transfer.Contentful(dst.path)
+	if trimmed := strings.TrimRight(dst.path, "/"); trimmed != "" {
+		dst.path = trimmed // "not a directory" is for us to say
+	}
+	info, err := dst.source().Stat(ctx, dst.path, true)
 	switch {
 	case err == nil && info.Mode.IsDir():
 		if base == "/" || base == "." {
@@ -298,6 +301,7 @@ type onlyWriter struct{ io.Writer }
 // meter shows how far a copy is.
 type meter struct {
 	steps *progress.Steps
+	loud  *progress.Steps // for what must be said
 	step  *progress.Step
 	what  string
 	total int64 // 0: not known
@@ -307,7 +311,10 @@ type meter struct {
 
 func (c *copying) meter(src, dst place, info transfer.Info) *meter {
 	// Only a person at a terminal wants to see it.
-	m := &meter{steps: c.app.steps(c.opt.quiet || !c.app.io.ErrTTY()), what: fmt.Sprintf("%s -> %s", src.shown, dst.shown)}
+	m := &meter{loud: c.app.steps(false), what: fmt.Sprintf("%s -> %s", src.shown, dst.shown)}
+	if m.steps = m.loud; c.opt.quiet || !c.app.io.ErrTTY() {
+		m.steps = c.app.steps(true)
+	}
 	if info.Mode.IsRegular() {
 		m.total = info.Size
 	}
@@ -323,6 +330,8 @@ func (m *meter) report(name string, n int64, files int) {
 	}
 	m.step.Update(fmt.Sprintf("%d files, %s  %s", m.files, progress.Bytes(m.bytes), name), -1)
 }
+
+func (m *meter) warn(format string, args ...any) { m.loud.Warn("cp", format, args...) }
 
 func (m *meter) done(err error) error {
 	if err == nil {

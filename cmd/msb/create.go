@@ -87,11 +87,19 @@ func createSandbox(ctx context.Context, app *app, m *machine, img string, steps 
 func watch(steps *progress.Steps) (report vmm.Progress, done func()) {
 	return func(e vmm.Event) {
 		if e.Warning {
-			steps.Warn(e.Stage, "%s", e.Text)
+			steps.Warn(e.Stage, "%s", shortWarning(e.Text))
 		} else {
 			steps.Note(e.Stage, e.Text)
 		}
 	}, steps.End
+}
+
+// shortWarning leaves to doctor, which says them too, the reasons why KVM does not work: they are QEMU's own words.
+func shortWarning(text string) string {
+	if what, _, ok := strings.Cut(text, "(slower): "); ok {
+		return what + "(slower): see `msb doctor`"
+	}
+	return text
 }
 
 func sayBooted(steps *progress.Steps, sb vmm.Sandbox) {

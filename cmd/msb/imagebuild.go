@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -30,6 +31,9 @@ the old one keep it. The kernel is fetched too when there is none yet.`,
 			name := image.Default
 			if len(args) > 0 {
 				name = args[0]
+			}
+			if !slices.Contains(image.Builtin(), name) {
+				return &usageError{fmt.Errorf("no image %q is built in: there are %s; `msb image import` takes any other", name, strings.Join(image.Builtin(), " and "))}
 			}
 			lib, err := app.library()
 			if err != nil {

@@ -26,7 +26,7 @@ type Steps struct {
 	active *Step
 }
 
-// New returns steps on w, which is drawn on as a terminal when tty is set. Quiet steps print warnings only.
+// New returns steps on w, which is drawn on as a terminal when tty is set. Quiet steps print nothing.
 func New(s *terminal.Streams, w io.Writer, tty, quiet bool) *Steps {
 	return &Steps{w: w, live: tty && s.Env("TERM") != "dumb", colour: tty && s.Colour(), quiet: quiet, width: s.Width, now: time.Now}
 }
@@ -49,8 +49,11 @@ func (s *Steps) More(format string, args ...any) {
 	s.print(indent + terminal.Clean(fmt.Sprintf(format, args...)))
 }
 
-// Warn prints a line that stands out, also when quiet.
+// Warn prints a line that stands out.
 func (s *Steps) Warn(stage, format string, args ...any) {
+	if s.quiet {
+		return
+	}
 	text := terminal.Clean(fmt.Sprintf(format, args...))
 	if s.colour {
 		text = "\x1b[33m" + text + "\x1b[0m"
