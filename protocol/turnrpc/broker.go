@@ -158,4 +158,6 @@ const (
 // Approval is the host's decision.
 type Approval struct {
 	Decision string `json:"decision"`
+	Cause    string `json:"cause,omitempty"`  // why it was denied, with ExtDenialReason
+	Reason   string `json:"reason,omitempty"` // the user's words or the rule's, with ExtDenialReason
 }

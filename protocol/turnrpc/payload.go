@@ -75,6 +75,7 @@ type AgentEvent struct {
 	ToolArgs   string `json:"tool_args,omitempty"` // JSON in a string
 	Usage      *Usage `json:"usage,omitempty"`
 	StopReason string `json:"stop_reason,omitempty"`
+	Stream     string `json:"stream,omitempty"` // of EventOutput
 }
 
 // Usage counts tokens.

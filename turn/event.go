@@ -1,0 +1,36 @@
+package turn
+
+import (
+	"time"
+
+	"msb/protocol/turnrpc"
+	"msb/turn/approval"
+)
+
+// Schema is the version of Event's JSON form.
+const Schema = 1
+
+// Kinds of an event beside those of turnrpc.AgentEvent. KindUser starts a turn
+// and KindEnd is always its last event, also when the guest died.
+const (
+	KindUser    = turnrpc.EventUser
+	KindEnd     = "end"
+	KindSession = "session" // status: opened, resumed, closed, lost; text or err: details
+	KindModel   = "model"   // text: the profile selected
+)
+
+// Event is one line of a session's transcript: the contract's agent event with
+// the host's additions.
+type Event struct {
+	Schema int       `json:"schema"`
+	Seq    uint64    `json:"seq"` // counts the lines of the transcript from 1
+	Time   time.Time `json:"time"`
+	Turn   string    `json:"turn,omitempty"`
+	turnrpc.AgentEvent
+	// Request and Outcome are of approval events, which the host makes itself.
+	Request *approval.Request `json:"request,omitempty"`
+	Outcome *approval.Outcome `json:"outcome,omitempty"`
+	// Code is of KindEnd: "" for success, else the error's code (canceled,
+	// agent, guest, timeout, lost); Err has the message.
+	Code string `json:"code,omitempty"`
+}
