@@ -15,8 +15,9 @@ import (
 	"unicode"
 )
 
-// stopGrace is how long a tool gets to clean up behind itself after it was told to stop.
-const stopGrace = 10 * time.Second
+// stopGrace is how long a tool gets to clean up behind itself after it was told to stop: the longest is the removal
+// of a tree of a whole system on a busy disk.
+const stopGrace = time.Minute
 
 // stderrKept bounds what is kept of a tool's error output.
 const stderrKept = 16 << 10
@@ -48,8 +49,8 @@ func (e *toolError) Error() string {
 
 func (e *toolError) Unwrap() error { return e.err }
 
-// run runs the tool to its end. When ctx ends, the tool is asked to stop (so that it removes its temporary files and
-// mounts) and killed if it does not; the error is then ctx's.
+// run runs the tool to its end. When ctx ends, the tool and its children are asked to stop (so that they remove their
+// temporary files and mounts) and killed if they do not; the error is then ctx's.
 func (t tool) run(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, t.name, t.args...)
 	cmd.Dir, cmd.Stdin, cmd.Stdout = t.dir, t.stdin, t.stdout
@@ -57,8 +58,11 @@ func (t tool) run(ctx context.Context) error {
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "PATH="+searchPath())
 	cmd.Env = append(cmd.Env, t.env...)
 	cmd.WaitDelay = stopGrace
+	// A group of its own, as a terminal's Ctrl-C has it: mmdebstrap, for one, waits for its children and stops only
+	// when these do.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error {
-		err := cmd.Process.Signal(syscall.SIGTERM)
+		err := syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
 		if errors.Is(err, syscall.EPERM) { // it runs as root through sudo
 			err = exec.Command("sudo", "-n", "kill", "-TERM", strconv.Itoa(cmd.Process.Pid)).Run()
 		}
@@ -75,6 +79,9 @@ func (t tool) run(ctx context.Context) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
+		if cmd.Process != nil {
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // children that did not stop
+		}
 		return context.Cause(ctx)
 	default:
 		return &toolError{name: t.name, err: err, output: cleanText(tail.String())}

@@ -78,7 +78,8 @@ func debianRoot(ctx context.Context, w io.Writer, progress Progress) error {
 	// Its own directory is somewhere that the user of a namespace can enter.
 	t := tool{name: "mmdebstrap", args: args, dir: "/", stdout: w, lines: debianProgress(progress)}
 	if sudo {
-		t.name, t.args = "sudo", append([]string{"-n", "mmdebstrap"}, args...)
+		// sudo hands a signal on to one process only; timeout hands it on to all.
+		t.name, t.args = "sudo", append([]string{"-n", "timeout", "--kill-after=60", "7200", "mmdebstrap"}, args...)
 	}
 	progress.report("starting", 0)
 	if err := t.run(ctx); err != nil {
