@@ -87,7 +87,7 @@ func TestFetchKernel(t *testing.T) {
 			if same, err := l.Kernel(); err != nil || same != k {
 				t.Errorf("Kernel() = %+v, %v", same, err)
 			}
-			if plan := mustPlan(t, k.ModulesDir); len(plan.early) != 11 || len(plan.late) != 2 {
+			if plan := mustPlan(t, k.ModulesDir); len(plan.early) != 10 || len(plan.late) != 3 {
 				t.Errorf("kept %d and %d modules", len(plan.early), len(plan.late))
 			}
 			if _, err := os.Stat(filepath.Join(k.ModulesDir, "kernel/drivers/net/unrelated.ko")); err == nil {

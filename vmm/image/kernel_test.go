@@ -127,7 +127,7 @@ func TestInitramfs(t *testing.T) {
 	}
 	order := strings.Fields(string(files["modules/order"].data))
 	late := strings.Fields(string(files["modules/late"].data))
-	if len(order) != 11 || len(late) != 2 {
+	if len(order) != 10 || len(late) != 3 {
 		t.Errorf("order %v, late %v", order, late)
 	}
 	for _, name := range slices.Concat(order, late) {

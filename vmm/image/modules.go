@@ -15,9 +15,10 @@ var (
 	// module that no other one names.
 	checksumModules = []string{"crc32c_generic", "crc32c_cryptoapi"}
 	// earlyModules are loaded before the root file system is mounted where the kernel has them.
-	earlyModules = []string{"virtio_mem", "virtio_net"}
-	// lateModules are for programs in the guest; they cost boot time and are loaded once the guest is ready.
-	lateModules = []string{"overlay", "fuse", "vmw_vsock_virtio_transport", "virtio_rng"}
+	earlyModules = []string{"virtio_net"}
+	// lateModules are for programs in the guest and for memory beyond that of the boot. Loading them costs an emulated
+	// guest 0.1 s and more (virtio_mem alone 0.06 s), so they are loaded once it is ready.
+	lateModules = []string{"virtio_mem", "overlay", "fuse", "vmw_vsock_virtio_transport", "virtio_rng"}
 )
 
 // module is one module to put into an initramfs.
