@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -288,54 +289,56 @@ func FuzzGuest(f *testing.F) {
 	add(msg(5, agent.TCPConnected, agent.Empty{}), accepted(5, 2, 3, 1<<20, 8<<20, 64<<10), record(5, 2, 0, 9), msg(5, agent.TCPClosed, agent.Empty{}))
 	add(msg(6, agent.FSResponse, agent.FSResponsePayload{OK: true, Data: agent.FSHandle(4)}))
 	add(msg(6, agent.Error, agent.ErrorPayload{Kind: "k", Message: "m"}))
-	f.Fuzz(func(t *testing.T, stream []byte) {
-		// The guest speaks when all six requests are on their way.
-		gate := make(chan struct{})
-		in := io.MultiReader(bytes.NewReader(append(words(1, 33554431), readyFrame(t, 9, agent.ReadyPayload{})...)), gateReader{gate}, bytes.NewReader(stream))
-		peer := &countingPeer{deafPeer: deafPeer{in}, want: 6, gate: gate}
-		c, err := New(context.Background(), peer, WithSpool(t.TempDir(), 1<<20))
-		if err != nil {
-			t.Fatal(err)
+	f.Fuzz(fuzzGuest)
+}
+
+func fuzzGuest(t *testing.T, stream []byte) {
+	// The guest speaks when all six requests are on their way.
+	gate := make(chan struct{})
+	in := io.MultiReader(bytes.NewReader(append(words(1, 33554431), readyFrame(t, 9, agent.ReadyPayload{})...)), gateReader{gate}, bytes.NewReader(stream))
+	peer := &countingPeer{deafPeer: deafPeer{in}, want: 6, gate: gate}
+	c, err := New(context.Background(), peer, WithSpool("", 1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	file := &File{handle: handle{c: c, id: 1}}
+	done := make(chan struct{}, 6)
+	run := func(op func()) {
+		id := c.engine.IDsLeft()
+		go func() { op(); done <- struct{}{} }()
+		for c.engine.IDsLeft() == id && c.Err() == nil {
+			runtime.Gosched()
 		}
-		ctx := context.Background()
-		file := &File{handle: handle{c: c, id: 1}}
-		done := make(chan struct{}, 6)
-		run := func(op func()) {
-			id := c.engine.IDsLeft()
-			go func() { op(); done <- struct{}{} }()
-			for c.engine.IDsLeft() == id && c.Err() == nil {
-				time.Sleep(10 * time.Microsecond)
-			}
-		}
-		run(func() {
-			if e, err := c.Exec(ctx, ExecSpec{Cmd: "x"}); err == nil {
-				io.Copy(io.Discard, e.Stdout())
-				e.Wait()
-			}
-		})
-		run(func() { file.ReadAt(ctx, make([]byte, 1<<20), 0) })
-		run(func() { file.WriteAt(ctx, make([]byte, 1<<20), 0) })
-		run(func() { file.Download(ctx, io.Discard, 0, nil) })
-		run(func() {
-			if conn, err := c.DialTCP(ctx, "h", 1); err == nil {
-				go conn.Write(make([]byte, 2<<20))
-				io.Copy(io.Discard, conn)
-				conn.Close()
-			}
-		})
-		run(func() { c.FS().OpenFile(ctx, "/", agent.OpenOptions{}) })
-		for range 6 {
-			select {
-			case <-done:
-			case <-time.After(10 * time.Second):
-				t.Fatal("an operation hangs")
-			}
-		}
-		c.Close()
-		if n := c.bulk.Load(); n != 0 {
-			t.Errorf("%d bulk operations held", n)
+	}
+	run(func() {
+		if e, err := c.Exec(ctx, ExecSpec{Cmd: "x"}); err == nil {
+			io.Copy(io.Discard, e.Stdout())
+			e.Wait()
 		}
 	})
+	run(func() { file.ReadAt(ctx, make([]byte, 1<<20), 0) })
+	run(func() { file.WriteAt(ctx, make([]byte, 1<<20), 0) })
+	run(func() { file.Download(ctx, io.Discard, 0, nil) })
+	run(func() {
+		if conn, err := c.DialTCP(ctx, "h", 1); err == nil {
+			go conn.Write(make([]byte, 2<<20))
+			io.Copy(io.Discard, conn)
+			conn.Close()
+		}
+	})
+	run(func() { c.FS().OpenFile(ctx, "/", agent.OpenOptions{}) })
+	for range 6 {
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Fatal("an operation hangs")
+		}
+	}
+	c.Close()
+	if n := c.bulk.Load(); n != 0 {
+		t.Errorf("%d bulk operations held", n)
+	}
 }
 
 type gateReader struct{ gate chan struct{} }

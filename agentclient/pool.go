@@ -86,13 +86,17 @@ func (p *Pool) Get(ctx context.Context) (*Client, error) {
 	}
 	select {
 	case <-d.done:
+		if d.err != nil && c != nil {
+			return c, nil
+		}
 		return d.c, d.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
 
-// pick takes the next slot: its connection, or the dial to wait for.
+// pick takes the next slot: its connection, or the dial to wait for and the
+// worn connection that may be used if that fails.
 func (p *Pool) pick() (*dialing, *Client, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,30 +108,37 @@ func (p *Pool) pick() (*dialing, *Client, error) {
 	if s.c != nil && s.c.Err() != nil {
 		s.c = nil
 	}
-	if s.c != nil && !p.worn(s.c) {
-		return nil, s.c, nil
+	left := uint64(0)
+	if s.c != nil {
+		left = s.c.engine.IDsLeft()
 	}
-	if s.c != nil && s.c.engine.IDsLeft() > 0 && time.Since(s.failed) < time.Second {
-		return nil, s.c, nil // there is time to try again later
+	renew := p.renew(s.c)
+	if left >= renew || left > 0 && time.Since(s.failed) < time.Second {
+		return nil, s.c, nil // a dial that failed a moment ago is not repeated yet
 	}
 	if s.dialing == nil {
 		s.dialing = &dialing{done: make(chan struct{})}
 		p.work.Add(1)
 		go p.dial(s, s.dialing)
 	}
-	if s.c != nil && s.c.engine.IDsLeft() > 0 {
+	switch {
+	case left > renew/2:
 		return nil, s.c, nil // good enough until the fresh one is there
+	case left > 0:
+		return s.dialing, s.c, nil
 	}
 	return s.dialing, nil, nil
 }
 
-// worn tells whether a connection is to be replaced.
-func (p *Pool) worn(c *Client) bool {
-	renew := p.o.Renew
-	if renew == 0 {
-		renew = uint64(c.ready.IDEnd-c.ready.IDStart) / 2
+// renew returns how many ids c must have left to be handed out.
+func (p *Pool) renew(c *Client) uint64 {
+	switch {
+	case c == nil:
+		return 1
+	case p.o.Renew > 0:
+		return p.o.Renew
 	}
-	return c.engine.IDsLeft() < max(renew, 1)
+	return max(uint64(c.ready.IDEnd-c.ready.IDStart)/2, 1)
 }
 
 func (p *Pool) dial(s *slot, d *dialing) {
