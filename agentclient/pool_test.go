@@ -214,4 +214,3 @@ func TestNothingLeft(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 }
-
