@@ -99,6 +99,10 @@ func accelerator(accel string) string {
 // translated block at every user access.
 func cpuModel(accel string) string {
 	if accel == engine.AccelKVM {
+		if strings.Contains(hostCPU().name, "AMD") {
+			// Newer host kernels claim this Intel register there, and QEMU before 10.1 aborts when it cannot set it.
+			return "host,arch-capabilities=off"
+		}
 		return "host"
 	}
 	return "max,-erms,-la57,-smap,-smep"

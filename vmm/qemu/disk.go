@@ -50,7 +50,7 @@ func (e *Engine) CreateDisk(ctx context.Context, base, path string, sizeBytes in
 	cmd := exec.CommandContext(ctx, e.img, "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, "-o", "lazy_refcounts=on",
 		tmp, strconv.FormatInt(sizeBytes, 10))
 	if out, err := cmd.CombinedOutput(); err != nil {
-		if errors.Is(err, exec.ErrNotFound) {
+		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("qemu-img is not there; %s", install)
 		}
 		return fmt.Errorf("qemu-img create: %w: %s", err, child.Printable(string(out)))

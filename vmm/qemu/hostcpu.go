@@ -10,7 +10,7 @@ import (
 
 // cpu is what /proc/cpuinfo says of the first one.
 type cpu struct {
-	name     string // model, family, stepping and microcode
+	name     string // vendor, model, family, stepping and microcode
 	bogomips float64
 }
 
@@ -25,7 +25,7 @@ var hostCPU = sync.OnceValue(func() cpu {
 		key, value, _ := strings.Cut(lines.Text(), ":")
 		value = strings.TrimSpace(value)
 		switch strings.TrimSpace(key) {
-		case "model name", "cpu family", "model", "stepping", "microcode":
+		case "vendor_id", "model name", "cpu family", "model", "stepping", "microcode":
 			c.name += value + "/"
 		case "bogomips":
 			c.bogomips, _ = strconv.ParseFloat(value, 64)

@@ -156,6 +156,8 @@ func (m *machine) event(e qmp.Event) {
 			return
 		}
 		text := fmt.Sprintf("%s error on the disk of the sandbox: %s", d.Operation, d.Reason)
+		// QEMU sets nospace only where it stops the guest for it; the reason is strerror in the C locale.
+		d.NoSpace = d.NoSpace || d.Reason == "No space left on device"
 		if d.NoSpace {
 			text += " (the host's disk is full: free some space; the guest saw an I/O error)"
 		}

@@ -82,14 +82,15 @@ func (m *machine) boot() error {
 	}
 	_ = os.WriteFile("/sys/devices/system/memory/auto_online_blocks", []byte("online_movable"), 0)
 	order, _ := os.ReadFile("/modules/order")
-	for _, name := range strings.Fields(string(order)) {
+	late, _ := os.ReadFile("/modules/late") // virtio_mem is in this one
+	for _, name := range strings.Fields(string(order) + "\n" + string(late)) {
 		f, err := os.Open(filepath.Join("/modules", name))
 		if err != nil {
 			return err
 		}
 		err = unix.FinitModule(int(f.Fd()), "", 0)
 		f.Close()
-		if err != nil && err != unix.EEXIST {
+		if err != nil && err != unix.EEXIST && bytes.Contains(order, []byte(name)) {
 			return fmt.Errorf("load %s: %w", name, err)
 		}
 	}
