@@ -168,7 +168,7 @@ func (s *fileSystem) presentable(d *dirEntry, l *listing) bool {
 		return false
 	}
 	known := s.tree.child(l.n, d.name)
-	return known == nil || known.kind == d.f.kind() && known.queue.idle() && known.anyHandle() == nil
+	return known == nil || known.kind == d.f.kind() && known.queue.idle() && !known.isOpen()
 }
 
 // readDir walks the listing from in.Offset. Offset 0 is ".", 1 is "..", and

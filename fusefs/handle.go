@@ -17,6 +17,8 @@ type handle struct {
 	opts  agent.OpenOptions // how to open it again
 	ahead readAhead
 
+	borrowed sync.WaitGroup // users other than the descriptor's owner
+
 	mu    sync.Mutex
 	file  *agentclient.File
 	lost  bool  // the file could not be opened again
@@ -73,7 +75,8 @@ func (s *fileSystem) newHandle(n *node, file *agentclient.File, opts agent.OpenO
 	return h
 }
 
-// dropHandle forgets a closed file.
+// dropHandle forgets a file that is closed by the kernel and waits for those who
+// borrowed it.
 func (s *fileSystem) dropHandle(h *handle) {
 	s.handles.mu.Lock()
 	delete(s.handles.files, h.id)
@@ -82,16 +85,26 @@ func (s *fileSystem) dropHandle(h *handle) {
 	delete(h.n.handles, h)
 	h.n.mu.Unlock()
 	h.ahead.close()
+	h.borrowed.Wait()
 }
 
-// anyHandle returns an open file of n, if there is one.
-func (n *node) anyHandle() *handle {
+// borrow returns an open file of n, if there is one, and what to call when done
+// with it. It is not closed before.
+func (n *node) borrow() (h *handle, done func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for h := range n.handles {
-		return h
+		h.borrowed.Add(1)
+		return h, h.borrowed.Done
 	}
-	return nil
+	return nil, func() {}
+}
+
+// isOpen tells whether n has an open file.
+func (n *node) isOpen() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.handles) > 0
 }
 
 // remote returns the guest handle of h on a living connection. After the

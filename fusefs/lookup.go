@@ -67,7 +67,8 @@ func (s *fileSystem) find(ctx context.Context, parent *node, name string) (facts
 	if err := known.queue.drain(ctx); err != nil {
 		return facts{}, err
 	}
-	h := known.anyHandle()
+	h, done := known.borrow()
+	defer done()
 	if h == nil {
 		return s.stat(ctx, c, path)
 	}
@@ -151,7 +152,9 @@ func (s *fileSystem) attributes(ctx context.Context, n *node, h *handle) (facts,
 		return facts{}, err
 	}
 	if h == nil {
-		h = n.anyHandle()
+		var done func()
+		h, done = n.borrow()
+		defer done()
 	}
 	var f facts
 	var err error

@@ -253,6 +253,39 @@ var operations = []struct {
 		}
 		wantFile(t, s.at("log"), data)
 	}},
+	{"stat while descriptors come and go", func(t *testing.T, s *sandbox) {
+		must(t, os.WriteFile(s.at("f"), nil, 0o644))
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		for _, flags := range []int{os.O_WRONLY | os.O_APPEND, os.O_RDONLY, os.O_RDWR} {
+			wg.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					f, err := os.OpenFile(s.at("f"), flags, 0)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					f.Close()
+				}
+			})
+		}
+		for range 500 {
+			// A change makes the kernel ask for the attributes anew.
+			if err := os.Chmod(s.at("f"), 0o644); err != nil {
+				t.Error(err)
+			}
+			if _, err := os.Stat(s.at("f")); err != nil {
+				t.Error(err)
+			}
+		}
+		close(stop)
+		wg.Wait()
+	}},
 	{"truncate by path and by descriptor", func(t *testing.T, s *sandbox) {
 		data := random(100000, 9)
 		must(t, os.WriteFile(s.at("f"), data, 0o644))

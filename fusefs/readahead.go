@@ -17,7 +17,8 @@ const (
 	lastWindow  = 8 << 20   // and of one that goes on
 	smallChunk  = 256 << 10
 	aheadLimit  = 64 << 20  // bytes held for all files
-	reorder     = 256 << 10 // how far apart the kernel's parallel requests arrive
+	reorder     = 2 << 20   // how late a request of a sequential reader may come: the kernel sends several at once
+	adjacent    = 256 << 10 // how near two requests are that make a reader sequential
 )
 
 // readAhead fetches what a sequential reader will want. The kernel asks for
@@ -175,7 +176,11 @@ func (r *readAhead) lookup(start, at, end int64) *chunk {
 
 // observe decides whether the reader is sequential.
 func (r *readAhead) observe(start, end int64) {
-	near := start >= r.next-reorder && start <= r.next+reorder
+	reach := int64(adjacent)
+	if r.window > 0 {
+		reach = reorder
+	}
+	near := start >= r.next-reach && start <= r.next+reach
 	switch {
 	case start == 0 && r.next == 0 || near && r.window == 0 && r.next > 0:
 		r.window = firstWindow

@@ -25,6 +25,7 @@ var scripts = map[string]func(dir string) script{
 	"endless": endless,
 	"targets": targets,
 	"errors":  errnos,
+	"counts":  counts,
 }
 
 func yes(v agent.FSValue) (agent.FSResponsePayload, bool) {
@@ -181,6 +182,29 @@ func errnos(dir string) script {
 				return yes(agent.FSHandle(7))
 			case "path":
 				return yes(agent.FSPath("/etc/passwd"))
+			}
+		}
+		return notMine()
+	}
+}
+
+// counts is honest, and tells as the size of "reads" and "bytes" how many reads
+// it was asked for and how long they were together.
+func counts(dir string) script {
+	var reads, bytes atomic.Uint64
+	return func(op agent.FSOp) (agent.FSResponsePayload, bool) {
+		switch op := op.(type) {
+		case agent.OpRead:
+			reads.Add(1)
+			if op.Len != nil {
+				bytes.Add(*op.Len)
+			}
+		case agent.OpStat:
+			switch filepath.Base(op.Path) {
+			case "reads":
+				return yes(agent.FSStat(plain(op.Path, reads.Load())))
+			case "bytes":
+				return yes(agent.FSStat(plain(op.Path, bytes.Load())))
 			}
 		}
 		return notMine()

@@ -76,7 +76,9 @@ func (s *fileSystem) change(ctx context.Context, n *node, h *handle, a agent.Att
 	s.paths.RLock()
 	path, gone := s.tree.path(n)
 	if h == nil && gone != 0 {
-		h = n.anyHandle()
+		var done func()
+		h, done = n.borrow()
+		defer done()
 	}
 	if h == nil {
 		defer s.paths.RUnlock()
