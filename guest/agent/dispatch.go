@@ -65,6 +65,8 @@ func (a *server) frame(f frame.Frame, owned *buffer) error {
 	case t == agent.Shutdown:
 		ad.done()
 		return errShutdown
+	case f.ID == frame.IDLifecycle && !private(t):
+		a.reject(f.ID, env.V, agent.KindInvalidSession, fmt.Sprintf("%s has no place on the private channel", t), "")
 	default:
 		a.activity.received(t)
 		a.message(f, env, t, ad)
@@ -72,6 +74,15 @@ func (a *server) frame(f frame.Frame, owned *buffer) error {
 	}
 	ad.done()
 	return nil
+}
+
+// private tells which messages belong on the private channel.
+func private(t agent.Type) bool {
+	switch t {
+	case agent.WorkloadFreeze, agent.WorkloadThaw, agent.RootDiskPrepare, agent.RootDiskGrow, agent.Error:
+		return true
+	}
+	return false
 }
 
 // admitControl counts a frame of the control port. Frames of the private channel do not count.

@@ -163,7 +163,7 @@ func tune() {
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
 		total := int64(info.Totalram) * int64(info.Unit)
-		debug.SetMemoryLimit(max(total/6, 32<<20))
+		debug.SetMemoryLimit(max(total/4, 48<<20))
 	}
 	// A client may hold a thousand files open, and there may be many clients.
 	raiseFileLimit()

@@ -15,7 +15,7 @@ import (
 const portTimeout = 10 * time.Second
 
 // openPort opens the virtio-serial port with this name.
-func openPort(name string) (*os.File, error) {
+func openPort(name string) (*portFile, error) {
 	for end := time.Now().Add(portTimeout); ; time.Sleep(time.Millisecond) {
 		device, err := findPort(name)
 		if err == nil {
@@ -46,10 +46,10 @@ func findPort(name string) (device string, err error) {
 
 // openPollable opens a port without blocking: writes are queued with the host instead of spinning until it has read
 // them, and Close wakes a reader.
-func openPollable(device string) (*os.File, error) {
+func openPollable(device string) (*portFile, error) {
 	fd, err := unix.Open(device, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open port %s: %w", device, err)
 	}
-	return os.NewFile(uintptr(fd), device), nil
+	return newPortFile(os.NewFile(uintptr(fd), device))
 }

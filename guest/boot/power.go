@@ -2,6 +2,7 @@ package boot
 
 import (
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,15 +15,38 @@ const stopGrace = 200 * time.Millisecond
 // stopProcesses ends every process but this one.
 func stopProcesses() {
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
-		if err := unix.Kill(-1, sig); err != nil {
-			return // ESRCH: nobody left
+		if !othersLeft() {
+			return
 		}
-		for end := time.Now().Add(stopGrace); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-			if unix.Kill(-1, 0) != nil {
-				return
-			}
+		_ = unix.Kill(-1, sig)
+		for end := time.Now().Add(stopGrace); othersLeft() && time.Now().Before(end); {
+			time.Sleep(5 * time.Millisecond)
 		}
 	}
+}
+
+// othersLeft tells whether there is a process that runs a program, other than this one. The kernel's own threads, which
+// a signal to everybody counts but does not reach, run none.
+func othersLeft() bool {
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return true
+	}
+	defer proc.Close()
+	names, err := proc.Readdirnames(-1)
+	if err != nil {
+		return true
+	}
+	self := strconv.Itoa(os.Getpid())
+	for _, name := range names {
+		if name[0] < '0' || name[0] > '9' || name == self {
+			continue
+		}
+		if _, err := os.Readlink("/proc/" + name + "/exe"); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // detachFiles writes everything out and leaves no file system dirty: mounts are undone, last first, and what stays

@@ -117,22 +117,53 @@ func (s *session) start(r *agent.ExecRequestPayload, exit chan<- syscall.WaitSta
 	return c, nil
 }
 
-// pump sends one output until its end.
+// pump sends one output until its end: end of file, EIO from a terminal that nobody has open any more, or an abort.
 func (s *session) pump(f *os.File, kind agent.Type) {
-	buf := chunks.Get().(*[chunk]byte)
-	defer chunks.Put(buf)
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
 	for {
-		n, err := f.Read(buf[:])
-		if n > 0 {
-			s.svc.output.Add(uint64(n))
-			if !s.send(kind, agent.Data{Data: buf[:n]}) {
-				return
-			}
+		buf, n := readChunk(conn)
+		if n <= 0 {
+			return
 		}
-		if err != nil { // io.EOF; EIO from a terminal that nobody has open any more; ErrClosed after an abort
+		s.svc.output.Add(uint64(n))
+		sent := s.send(kind, agent.Data{Data: buf[:n]})
+		chunks.Put(buf)
+		if !sent {
 			return
 		}
 	}
+}
+
+// readChunk waits for output and reads it. A command that prints nothing holds no buffer.
+func readChunk(conn syscall.RawConn) (buf *[chunk]byte, n int) {
+	err := conn.Read(func(fd uintptr) bool {
+		buf = chunks.Get().(*[chunk]byte)
+		for {
+			var err error
+			n, err = unix.Read(int(fd), buf[:])
+			switch err {
+			case unix.EINTR:
+				continue
+			case unix.EAGAIN:
+				chunks.Put(buf)
+				return false
+			case nil:
+				return true
+			}
+			n = -1
+			return true
+		}
+	})
+	if err != nil {
+		return nil, -1
+	}
+	if n <= 0 {
+		chunks.Put(buf)
+	}
+	return buf, n
 }
 
 // send queues a message unless the client is gone.
