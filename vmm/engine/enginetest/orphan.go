@@ -20,15 +20,14 @@ const orphanVariable = "ENGINETEST_PARENT"
 // Main is the TestMain of a package that uses Run: the test binary is also the parent that gets killed.
 func Main(m *testing.M, makeEngine func() engine.Engine) {
 	if text := os.Getenv(orphanVariable); text != "" {
-		if err := parent(makeEngine(), text); err != nil {
-			fmt.Println("error:", err)
-			os.Exit(1)
-		}
+		fmt.Println("error:", parent(makeEngine(), text))
+		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
 
-// parent starts a machine, waits for its guest, tells the machine's process id and waits to be killed.
+// parent starts a machine, waits for its guest, tells the machine's process id and waits to be killed. It returns only
+// when that fails.
 func parent(e engine.Engine, text string) error {
 	var spec engine.Spec
 	if err := json.Unmarshal([]byte(text), &spec); err != nil {
