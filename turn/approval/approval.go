@@ -41,6 +41,8 @@ type Request struct {
 	Deadline time.Time `json:"deadline,omitzero"`
 	// Matches says in words what a remembered rule would match.
 	Matches string `json:"matches,omitempty"`
+	// Policy answers instead of people; nil asks them.
+	Policy *Policy `json:"-"`
 }
 
 // Scopes of an answer: how long it is remembered. A denial is never
@@ -78,11 +80,37 @@ type Outcome struct {
 	Rule    string `json:"rule,omitempty"` // id of the rule that decided
 }
 
+// Tell says the decision as the model is told it: who or what said no is kept
+// apart.
+func (o Outcome) Tell() string {
+	var s string
+	switch {
+	case o.Allowed:
+		return "allowed"
+	case o.Cause == CauseUser:
+		s = "denied by the user"
+	case o.Cause == CauseRule:
+		s = "denied by a rule"
+	case o.Cause == CauseTimeout:
+		s = "denied because nobody answered in time"
+	case o.Cause == CauseNoApprover:
+		s = "denied because there is no one to ask"
+	case o.Cause == CauseCancelled:
+		s = "denied because the turn ended"
+	default:
+		s = "denied because the approval failed"
+	}
+	if o.Reason != "" {
+		s += ": " + o.Reason
+	}
+	return s
+}
+
 var (
 	// ErrAnswered reports an answer to a request that is already decided.
 	ErrAnswered = errors.New("this request has already been answered")
 	// ErrUnknownRequest reports an id that no request has.
 	ErrUnknownRequest = errors.New("no such approval request")
-	// ErrAnswer reports an answer that is not one; the request keeps waiting.
+	// ErrAnswer reports an answer that is not one; it counts as a denial.
 	ErrAnswer = errors.New("not a valid answer")
 )
