@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
 // interruptGrace is how long a request may go on after its caller got a signal.
@@ -47,4 +49,15 @@ func (s *fileSystem) nameOp(cancel <-chan struct{}) (context.Context, func()) {
 // dataOp bounds a request that moves data.
 func (s *fileSystem) dataOp(cancel <-chan struct{}) (context.Context, func()) {
 	return s.bounded(cancel, s.opts.DataTimeout)
+}
+
+// quiesce waits until the guest has the data of n, as data: the request for
+// attributes that follows has its own, shorter time.
+func (s *fileSystem) quiesce(cancel <-chan struct{}, n *node) fuse.Status {
+	if n == nil || n.queue.idle() {
+		return fuse.OK
+	}
+	ctx, end := s.dataOp(cancel)
+	defer end()
+	return s.status(ctx, n.queue.drain(ctx))
 }

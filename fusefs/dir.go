@@ -93,8 +93,11 @@ func (s *fileSystem) openListing(ctx context.Context, l *listing) error {
 	if err != nil {
 		return err
 	}
-	s.paths.RLock()
-	defer s.paths.RUnlock()
+	unlock, err := s.sharePaths(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	path, errno := s.tree.path(l.n)
 	if errno != 0 {
 		return errno

@@ -58,6 +58,9 @@ func (s *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 	if errno != 0 {
 		return fuse.Status(errno)
 	}
+	if st := s.quiesce(cancel, n); !st.Ok() {
+		return st
+	}
 	ctx, end := s.nameOp(cancel)
 	defer end()
 	c, err := s.link.get()
@@ -67,8 +70,11 @@ func (s *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 	if err := n.queue.drain(ctx); err != nil {
 		return s.status(ctx, err)
 	}
-	s.paths.RLock()
-	defer s.paths.RUnlock()
+	unlock, err := s.sharePaths(ctx)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	defer unlock()
 	path, errno := s.tree.path(n)
 	if errno != 0 {
 		return fuse.Status(errno)

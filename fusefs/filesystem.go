@@ -27,9 +27,7 @@ type fileSystem struct {
 	tree     *tree
 	handles  *handles
 
-	// paths is held shared while a request uses a path and exclusively while a
-	// rename changes paths.
-	paths sync.RWMutex
+	paths *semaphore.Weighted // see sharePaths
 
 	bulk  *semaphore.Weighted // data operations
 	dirty *semaphore.Weighted // bytes written and not yet in the guest
@@ -53,6 +51,7 @@ func newFileSystem(dir string, l *link, o Options) *fileSystem {
 		link:          l,
 		tree:          newTree(o.Root),
 		handles:       newHandles(),
+		paths:         semaphore.NewWeighted(everyPath),
 		bulk:          semaphore.NewWeighted(bulkLimit),
 		dirty:         semaphore.NewWeighted(dirtyLimit),
 	}
@@ -65,6 +64,27 @@ func (s *fileSystem) String() string { return "msb" }
 
 // Init is called before the first request.
 func (s *fileSystem) Init(server *fuse.Server) { s.server = server }
+
+// everyPath is all of fileSystem.paths.
+const everyPath = 1 << 30
+
+// sharePaths keeps paths as they are while a request uses one. It waits no
+// longer than the request may take, as a rename could hang in the guest.
+func (s *fileSystem) sharePaths(ctx context.Context) (unlock func(), err error) {
+	return s.lockPaths(ctx, 1)
+}
+
+// ownPaths is for the request that changes paths: nobody else uses one.
+func (s *fileSystem) ownPaths(ctx context.Context) (unlock func(), err error) {
+	return s.lockPaths(ctx, everyPath)
+}
+
+func (s *fileSystem) lockPaths(ctx context.Context, n int64) (func(), error) {
+	if err := s.paths.Acquire(ctx, n); err != nil {
+		return nil, err
+	}
+	return func() { s.paths.Release(n) }, nil
+}
 
 // spawn runs f in a goroutine that close waits for; after close it returns
 // false and does nothing.

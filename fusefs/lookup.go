@@ -22,10 +22,16 @@ func (s *fileSystem) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name stri
 	default:
 		return fuse.Status(errno)
 	}
+	if st := s.quiesce(cancel, s.tree.child(parent, name)); !st.Ok() {
+		return st
+	}
 	ctx, end := s.nameOp(cancel)
 	defer end()
-	s.paths.RLock()
-	defer s.paths.RUnlock()
+	unlock, err := s.sharePaths(ctx)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	defer unlock()
 	f, err := s.find(ctx, parent, name)
 	if errno := s.errno(ctx, err); errno == syscall.ENOENT {
 		return s.absent(out)
@@ -132,6 +138,9 @@ func (s *fileSystem) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fu
 	if errno != 0 {
 		return fuse.Status(errno)
 	}
+	if st := s.quiesce(cancel, n); !st.Ok() {
+		return st
+	}
 	ctx, end := s.nameOp(cancel)
 	defer end()
 	var h *handle
@@ -180,8 +189,11 @@ func (s *fileSystem) statNode(ctx context.Context, n *node) (facts, error) {
 	if err != nil {
 		return facts{}, err
 	}
-	s.paths.RLock()
-	defer s.paths.RUnlock()
+	unlock, err := s.sharePaths(ctx)
+	if err != nil {
+		return facts{}, err
+	}
+	defer unlock()
 	path, errno := s.tree.path(n)
 	if errno != 0 {
 		return facts{}, errno

@@ -21,7 +21,7 @@ type place struct {
 }
 
 // locate finds the directory and the path of an entry that is to change. The
-// caller holds s.paths.
+// caller has locked the paths.
 func (s *fileSystem) locate(dir uint64, name string) (place, syscall.Errno) {
 	p := place{name: name}
 	if s.opts.ReadOnly {
@@ -79,8 +79,11 @@ func (s *fileSystem) changedDir(p place) { p.parent.changedName(p.name) }
 func (s *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	ctx, end := s.nameOp(cancel)
 	defer end()
-	s.paths.RLock()
-	defer s.paths.RUnlock()
+	unlock, err := s.sharePaths(ctx)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	defer unlock()
 	p, errno := s.locate(in.NodeId, name)
 	if errno != 0 {
 		return fuse.Status(errno)
@@ -166,8 +169,11 @@ func (s *fileSystem) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string
 	}
 	ctx, end := s.nameOp(cancel)
 	defer end()
-	s.paths.RLock()
-	defer s.paths.RUnlock()
+	unlock, err := s.sharePaths(ctx)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	defer unlock()
 	p, errno := s.locate(in.NodeId, name)
 	if errno != 0 {
 		return fuse.Status(errno)
@@ -186,8 +192,11 @@ func (s *fileSystem) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string
 func (s *fileSystem) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
 	ctx, end := s.nameOp(cancel)
 	defer end()
-	s.paths.RLock()
-	defer s.paths.RUnlock()
+	unlock, err := s.sharePaths(ctx)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	defer unlock()
 	p, errno := s.locate(in.NodeId, name)
 	if errno != 0 {
 		return fuse.Status(errno)
@@ -229,8 +238,11 @@ func (s *fileSystem) give(ctx context.Context, p place, in *fuse.InHeader, undo 
 func (s *fileSystem) Symlink(cancel <-chan struct{}, in *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
 	ctx, end := s.nameOp(cancel)
 	defer end()
-	s.paths.RLock()
-	defer s.paths.RUnlock()
+	unlock, err := s.sharePaths(ctx)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	defer unlock()
 	p, errno := s.locate(in.NodeId, name)
 	if errno != 0 {
 		return fuse.Status(errno)
@@ -264,8 +276,11 @@ func (s *fileSystem) Readlink(cancel <-chan struct{}, in *fuse.InHeader) ([]byte
 	if err != nil {
 		return nil, s.status(ctx, err)
 	}
-	s.paths.RLock()
-	defer s.paths.RUnlock()
+	unlock, err := s.sharePaths(ctx)
+	if err != nil {
+		return nil, s.status(ctx, err)
+	}
+	defer unlock()
 	path, errno := s.tree.path(n)
 	if errno != 0 {
 		return nil, fuse.Status(errno)
@@ -300,8 +315,11 @@ func (s *fileSystem) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name strin
 func (s *fileSystem) remove(cancel <-chan struct{}, in *fuse.InHeader, name string, op func(context.Context, place) error) fuse.Status {
 	ctx, end := s.nameOp(cancel)
 	defer end()
-	s.paths.RLock()
-	defer s.paths.RUnlock()
+	unlock, err := s.sharePaths(ctx)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	defer unlock()
 	p, errno := s.locate(in.NodeId, name)
 	if errno != 0 {
 		return fuse.Status(errno)
@@ -322,8 +340,11 @@ func (s *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, name, new
 	}
 	ctx, end := s.nameOp(cancel)
 	defer end()
-	s.paths.Lock()
-	defer s.paths.Unlock()
+	unlock, err := s.ownPaths(ctx)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	defer unlock()
 	from, errno := s.locate(in.NodeId, name)
 	if errno != 0 {
 		return fuse.Status(errno)

@@ -20,6 +20,9 @@ func (s *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fu
 	if errno != 0 {
 		return fuse.Status(errno)
 	}
+	if st := s.quiesce(cancel, n); !st.Ok() {
+		return st
+	}
 	ctx, end := s.nameOp(cancel)
 	defer end()
 	if err := n.queue.drain(ctx); err != nil {
@@ -73,7 +76,11 @@ func (s *fileSystem) wanted(in *fuse.SetAttrIn) agent.Attrs {
 }
 
 func (s *fileSystem) change(ctx context.Context, n *node, h *handle, a agent.Attrs) error {
-	s.paths.RLock()
+	unlock, err := s.sharePaths(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	path, gone := s.tree.path(n)
 	if h == nil && gone != 0 {
 		var done func()
@@ -81,25 +88,27 @@ func (s *fileSystem) change(ctx context.Context, n *node, h *handle, a agent.Att
 		defer done()
 	}
 	if h == nil {
-		defer s.paths.RUnlock()
 		if gone != 0 {
 			return gone
 		}
-		c, err := s.link.get()
-		if err != nil {
-			return err
-		}
-		// A chmod that does not follow is refused for a symlink, as it should
-		// be; for everything else it makes no difference but safety.
-		return c.FS().SetStat(ctx, path, false, a)
+		return s.changePath(ctx, path, a)
 	}
-	s.paths.RUnlock()
 	file, err := s.remote(ctx, h)
 	if err == syscall.ESTALE && gone == 0 {
-		return s.change(ctx, n, nil, a)
+		return s.changePath(ctx, path, a)
 	}
 	if err != nil {
 		return err
 	}
 	return file.SetStat(ctx, a)
+}
+
+// changePath changes what has the name. A chmod that does not follow is refused
+// for a symlink, as it should be; for everything else it is only safer.
+func (s *fileSystem) changePath(ctx context.Context, path string, a agent.Attrs) error {
+	c, err := s.link.get()
+	if err != nil {
+		return err
+	}
+	return c.FS().SetStat(ctx, path, false, a)
 }
