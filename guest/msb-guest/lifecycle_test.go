@@ -40,3 +40,33 @@ func TestBootAndShutdown(t *testing.T) {
 	}
 	s.shutdown()
 }
+
+// Limits of the bootstrap bind every command, and a request's own win.
+func TestLimitsOfTheBootstrap(t *testing.T) {
+	s := up(t, agent.BootstrapPayload{User: "dev", Rlimits: []agent.Rlimit{{Resource: "nofile", Soft: 100, Hard: 200}}})
+	if out, _ := s.run(1, sh("ulimit -n; ulimit -Hn; id -un")); out != "100\n200\ndev\n" {
+		t.Errorf("got %q", out)
+	}
+	r := sh("ulimit -n")
+	r.Rlimits = []agent.Rlimit{{Resource: "nofile", Soft: 50, Hard: 60}}
+	if out, _ := s.run(2, r); out != "50\n" {
+		t.Errorf("got %q", out)
+	}
+	s.shutdown()
+}
+
+// A command that ignores SIGTERM does not keep the machine from ending, and what it wrote is on disk.
+func TestShutdownWithStubbornCommands(t *testing.T) {
+	image := busyboxImage(t)
+	s := start(t, image, false)
+	s.handshake(agent.BootstrapPayload{})
+	s.send(1, agent.ExecRequest, sh("trap '' TERM HUP; echo written >/root/file; echo up; while true; do sleep 1; done"))
+	s.await(0, "output", func(m message) bool { return m.t == agent.ExecStdout })
+	s.shutdown()
+	s = start(t, image, false)
+	s.handshake(agent.BootstrapPayload{})
+	if out, _ := s.run(1, sh("cat /root/file")); out != "written\n" {
+		t.Errorf("the file holds %q", out)
+	}
+	s.shutdown()
+}
