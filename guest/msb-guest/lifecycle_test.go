@@ -44,7 +44,7 @@ func TestBootAndShutdown(t *testing.T) {
 // Limits of the bootstrap bind every command, and a request's own win.
 func TestLimitsOfTheBootstrap(t *testing.T) {
 	s := up(t, agent.BootstrapPayload{User: "dev", Rlimits: []agent.Rlimit{{Resource: "nofile", Soft: 100, Hard: 200}}})
-	if out, _ := s.run(1, sh("ulimit -n; ulimit -Hn; id -un")); out != "100\n200\ndev\n" {
+	if out, _ := s.run(1, sh("ulimit -n; ulimit -Hn; id -u")); out != "100\n200\n1000\n" {
 		t.Errorf("got %q", out)
 	}
 	r := sh("ulimit -n")
