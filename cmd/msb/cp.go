@@ -199,7 +199,7 @@ func (c *copying) destination(ctx context.Context, dst place, base string) (tran
 	switch {
 	case err == nil && info.Mode.IsDir():
 		if base == "/" || base == "." {
-			return nil, "", errors.New("the root directory has no name to be copied as: use SRC/.")
+			return nil, "", errors.New("the root directory has no name to be copied as: SRC/. copies what is in it")
 		}
 		dir, err := dst.open(ctx, dst.path)
 		return dir, base, err

@@ -236,6 +236,33 @@ func unmountAll(ctx context.Context, h *store.Home, name string, force bool) err
 	return errors.Join(failed...)
 }
 
+// reattachPatience is how long the mounts of a sandbox that has just started may take to come back: their processes
+// look for it every second.
+const reattachPatience = 5 * time.Second
+
+// mountAnswers waits until the mount at dir answers, and says whether it does.
+func mountAnswers(ctx context.Context, dir string) bool {
+	ctx, cancel := context.WithTimeout(ctx, reattachPatience)
+	defer cancel()
+	answered := make(chan bool, 1)
+	go func() { // a mount may take its time to fail
+		for {
+			_, err := os.ReadDir(dir)
+			if ctx.Err() != nil || !errors.Is(err, syscall.ENOTCONN) {
+				answered <- err == nil
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	select {
+	case ok := <-answered:
+		return ok
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // waitForProcess waits until a process has ended and says whether it has.
 func waitForProcess(ctx context.Context, pid int, start uint64, patience time.Duration) bool {
 	deadline := time.Now().Add(patience)

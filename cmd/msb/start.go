@@ -42,8 +42,14 @@ func startSandbox(ctx context.Context, h *vmm.Host, name string, steps *progress
 	report, done := watch(steps)
 	sb, err := h.Start(ctx, name, vmm.StartOptions{}, report)
 	done()
-	if err == nil {
-		sayBooted(steps, sb)
+	if err != nil {
+		return sb, err
 	}
-	return sb, err
+	sayBooted(steps, sb)
+	for _, m := range sb.Mounts {
+		if !mountAnswers(ctx, m.Dir) {
+			steps.Warn("mount", "%s is not back yet: see `msb logs %s --source mount`", tilde(m.Dir), name)
+		}
+	}
+	return sb, ctx.Err()
 }
