@@ -16,7 +16,10 @@ type idMap struct{ toHost, toGuest map[uint32]uint32 }
 
 func newIdentity(o Options) identity {
 	users, groups := o.UIDMap, o.GIDMap
-	if uid := os.Getuid(); uid != 0 {
+	// Whoever mounts for himself is dev in the guest, root too: git refuses a
+	// repository that belongs to somebody else. Root that lets others in sees
+	// and sets the guest's own ids.
+	if uid := os.Getuid(); uid != 0 || !o.AllowOther {
 		if users == nil {
 			users = []IDPair{{guestUser, uint32(uid)}}
 		}

@@ -1,6 +1,9 @@
 package fusefs
 
-import "testing"
+import (
+	"os"
+	"testing"
+)
 
 func TestIDMapIsABijection(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -26,5 +29,18 @@ func TestIDMapIsABijection(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestWhoMountsForHimselfIsDev(t *testing.T) {
+	me := uint32(os.Getuid())
+	if got := newIdentity(Options{}).uid.host(guestUser); got != me {
+		t.Errorf("dev appears as %d, not as the mounting user %d", got, me)
+	}
+	if got := newIdentity(Options{}).uid.guest(me); got != guestUser {
+		t.Errorf("the mounting user is %d in the guest", got)
+	}
+	if got := newIdentity(Options{AllowOther: true}).uid.host(guestUser); me == 0 && got != guestUser {
+		t.Errorf("with allow-other root sees dev as %d", got)
 	}
 }

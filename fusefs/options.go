@@ -19,8 +19,8 @@ type Options struct {
 	// /etc/fuse.conf.
 	AllowOther bool
 	// UIDMap and GIDMap pair ids of the guest with ids of this host; other ids
-	// pass through. nil means the default: for an ordinary user, the guest's
-	// user and group 1000 and the mounting user and group; for root, nothing.
+	// pass through. nil means the default: the guest's user and group 1000
+	// and the mounting user and group; nothing for root with AllowOther.
 	UIDMap, GIDMap []IDPair
 	// Umask is removed from the permissions that files show.
 	Umask uint32
