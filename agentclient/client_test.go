@@ -128,7 +128,7 @@ func fileRoundTrip(t *testing.T, f *File, sizes ...int) {
 			t.Fatalf("ReadAt %d: %d, %v", n, m, err)
 		}
 		got = make([]byte, n+10)
-		if m, err := f.ReadAt(ctx, got, 3); m != n || err != io.EOF {
+		if m, err := f.ReadAt(ctx, got, 3); m != n || !errors.Is(err, io.EOF) {
 			t.Fatalf("ReadAt past the end, %d: %d, %v", n, m, err)
 		}
 		if m, err := f.Upload(ctx, bytes.NewReader(data), 5); m != int64(n) || err != nil {

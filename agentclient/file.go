@@ -116,7 +116,7 @@ func (f *File) downloadPieces(ctx context.Context, w io.Writer, off int64, lengt
 			return total, err
 		}
 		n, _, err := f.read(ctx, buf, off+total, false)
-		if err != nil && err != io.EOF {
+		if err != nil && !errors.Is(err, io.EOF) {
 			return total, err
 		}
 		m, werr := w.Write(buf[:n])
@@ -124,7 +124,7 @@ func (f *File) downloadPieces(ctx context.Context, w io.Writer, off int64, lengt
 		if werr != nil {
 			return total, werr
 		}
-		if err == io.EOF {
+		if err != nil {
 			return total, nil
 		}
 	}
@@ -164,9 +164,9 @@ func (f *File) Upload(ctx context.Context, r io.Reader, off int64) (int64, error
 	buf := first.B[:f.c.cfg.writeBulk]
 	n, err := io.ReadFull(r, buf)
 	switch {
-	case n == 0 && err == io.EOF:
+	case n == 0 && errors.Is(err, io.EOF):
 		return 0, nil
-	case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		m, err := f.WriteAt(ctx, buf[:n], off)
 		return int64(m), err
 	case err != nil:

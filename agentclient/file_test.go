@@ -95,12 +95,12 @@ func TestManyTransfers(t *testing.T) {
 
 // slowWriter takes a byte stream only when it is told to.
 type slowWriter struct {
-	go_ chan struct{}
+	take chan struct{}
 	bytes.Buffer
 }
 
 func (w *slowWriter) Write(p []byte) (int, error) {
-	<-w.go_
+	<-w.take
 	return w.Buffer.Write(p)
 }
 
@@ -113,20 +113,20 @@ func TestDownloadStalled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &slowWriter{go_: make(chan struct{})}
+	w := &slowWriter{take: make(chan struct{})}
 	done := make(chan error, 1)
 	go func() {
 		_, err := f.Download(within(t), w, 0, nil)
 		done <- err
 	}()
-	w.go_ <- struct{}{}
+	w.take <- struct{}{}
 	buf := make([]byte, 1<<20)
 	for range 20 {
 		if _, err := f.ReadAt(within(t), buf, 5); err != nil || !bytes.Equal(buf, data[5:5+len(buf)]) {
 			t.Fatal(err)
 		}
 	}
-	close(w.go_)
+	close(w.take)
 	if err := <-done; err != nil || !bytes.Equal(w.Bytes(), data) {
 		t.Errorf("%d bytes, %v", w.Len(), err)
 	}

@@ -36,7 +36,6 @@ func words(w ...uint32) []byte {
 
 func TestHandshake(t *testing.T) {
 	ready := readyFrame(t, 9, agent.ReadyPayload{BootTimeNS: 1})
-	size := uint32(len(ready) - 4)
 	pong, _ := agent.AppendFrame(nil, 0, agent.Pong, 9, agent.Empty{})
 	// A later guest with fields that this build does not know.
 	future := readyFrame(t, 12, agent.EncodedPayload("\xa5\x6cboot_time_ns\x01\x6cinit_time_ns\x02\x6dready_time_ns\x03\x63new\x81\x01\x65other\xa0"))
@@ -72,7 +71,6 @@ func TestHandshake(t *testing.T) {
 		"too short":          {bytes: append(words(1, 33554431), words(4, 0)...), want: "too short"},
 		"http":               {bytes: []byte("HTTP/1.1 400 Bad Request\r\n\r\n"), want: "prologue"},
 	}
-	_ = size
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			a, b := net.Pipe()

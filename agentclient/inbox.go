@@ -51,13 +51,14 @@ func (b *inbox) put(p []byte) error {
 }
 
 // fill takes the rest of body into memory, whatever its size: for senders
-// that are held by credit.
-func (b *inbox) fill(body *client.Body) error {
+// that are held by credit. An error of body is the connection's, of which
+// every stream hears through Lost.
+func (b *inbox) fill(body *client.Body) {
 	for body.Len() > 0 {
 		b.mu.Lock()
 		if b.discard || b.end != nil {
 			b.mu.Unlock()
-			return nil
+			return
 		}
 		space := b.mem.space()
 		b.mu.Unlock()
@@ -71,10 +72,9 @@ func (b *inbox) fill(body *client.Body) error {
 		b.signal()
 		b.mu.Unlock()
 		if err != nil {
-			return err
+			return
 		}
 	}
-	return nil
 }
 
 // close ends the stream after what is in it. The first end counts.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"strconv"
@@ -64,7 +63,6 @@ type peerOp struct {
 	cancel chan string
 	limit  uint64
 	grant  uint64
-	eof    bool
 	sent   uint64
 }
 
@@ -682,5 +680,3 @@ func within(t testing.TB) context.Context {
 	t.Cleanup(cancel)
 	return ctx
 }
-
-var _ = io.EOF

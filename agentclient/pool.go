@@ -11,7 +11,7 @@ import (
 )
 
 // Pool keeps connections to one sandbox for a user that outlives them, such
-// as a mount. A connection that is lost is dialed again by the next Get, and
+// as a mount. A connection that is lost is dialled again by the next Get, and
 // one that has used up most of its correlation ids is replaced by a fresh one
 // before they run out. Safe for concurrent use.
 type Pool struct {
@@ -32,7 +32,7 @@ type PoolOptions struct {
 	// Dial opens one connection. Required.
 	Dial func(ctx context.Context) (*Client, error)
 	// Size is how many connections are used in turn; 1 when zero. They are
-	// dialed when they are first needed.
+	// dialled when they are first needed.
 	Size int
 	// Renew is how many ids a connection must have left to be handed out; half
 	// of its range when zero. The other half is for handles that stay open on it.
@@ -46,13 +46,13 @@ type PoolOptions struct {
 
 // slot is one of the pool's connections.
 type slot struct {
-	c       *Client
-	dialing *dialing
-	failed  time.Time // of the last dial, when that failed
+	c        *Client
+	dialling *dialling
+	failed   time.Time // of the last dial, when that failed
 }
 
-// dialing is a dial under way that several callers wait for.
-type dialing struct {
+// dialling is a dial under way that several callers wait for.
+type dialling struct {
 	done chan struct{}
 	c    *Client
 	err  error
@@ -61,7 +61,7 @@ type dialing struct {
 // ErrPoolClosed is returned by Get after Close.
 var ErrPoolClosed = errors.New("connection pool closed")
 
-// NewPool returns a pool that has dialed nothing yet.
+// NewPool returns a pool that has dialled nothing yet.
 func NewPool(o PoolOptions) *Pool {
 	o.Size = max(o.Size, 1)
 	if o.DialTimeout <= 0 {
@@ -74,7 +74,7 @@ func NewPool(o PoolOptions) *Pool {
 	return &Pool{o: o, ctx: ctx, stop: stop, slots: make([]slot, o.Size), old: map[*Client]struct{}{}}
 }
 
-// Get returns a live connection, dialing if there is none; it does not retry
+// Get returns a live connection, dialling if there is none; it does not retry
 // a dial that fails. Use the connection for the operation at hand and call Get
 // again for the next one: a connection that was replaced is closed some time
 // after its last operation ended and its last handle was closed. Handles stay
@@ -97,7 +97,7 @@ func (p *Pool) Get(ctx context.Context) (*Client, error) {
 
 // pick takes the next slot: its connection, or the dial to wait for and the
 // worn connection that may be used if that fails.
-func (p *Pool) pick() (*dialing, *Client, error) {
+func (p *Pool) pick() (*dialling, *Client, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -116,18 +116,18 @@ func (p *Pool) pick() (*dialing, *Client, error) {
 	if left >= renew || left > 0 && time.Since(s.failed) < time.Second {
 		return nil, s.c, nil // a dial that failed a moment ago is not repeated yet
 	}
-	if s.dialing == nil {
-		s.dialing = &dialing{done: make(chan struct{})}
+	if s.dialling == nil {
+		s.dialling = &dialling{done: make(chan struct{})}
 		p.work.Add(1)
-		go p.dial(s, s.dialing)
+		go p.dial(s, s.dialling)
 	}
 	switch {
 	case left > renew/2:
 		return nil, s.c, nil // good enough until the fresh one is there
 	case left > 0:
-		return s.dialing, s.c, nil
+		return s.dialling, s.c, nil
 	}
-	return s.dialing, nil, nil
+	return s.dialling, nil, nil
 }
 
 // renew returns how many ids c must have left to be handed out.
@@ -141,7 +141,7 @@ func (p *Pool) renew(c *Client) uint64 {
 	return max(uint64(c.ready.IDEnd-c.ready.IDStart)/2, 1)
 }
 
-func (p *Pool) dial(s *slot, d *dialing) {
+func (p *Pool) dial(s *slot, d *dialling) {
 	defer p.work.Done()
 	ctx, cancel := context.WithTimeout(p.ctx, p.o.DialTimeout)
 	defer cancel()
@@ -150,9 +150,9 @@ func (p *Pool) dial(s *slot, d *dialing) {
 	p.mu.Lock()
 	defer close(d.done)
 	defer p.mu.Unlock()
-	s.dialing = nil
+	s.dialling = nil
 	if p.closed && err == nil {
-		c.Close()
+		_ = c.Close()
 		c, err = nil, ErrPoolClosed
 	}
 	if err != nil {
@@ -174,7 +174,7 @@ func (p *Pool) retire(c *Client) {
 	go func() {
 		defer p.work.Done()
 		p.waitIdle(c)
-		c.Close()
+		_ = c.Close()
 		p.mu.Lock()
 		delete(p.old, c)
 		p.mu.Unlock()
@@ -222,7 +222,7 @@ func (p *Pool) Close() error {
 	p.mu.Unlock()
 	p.stop()
 	for _, c := range open {
-		c.Close()
+		_ = c.Close()
 	}
 	p.work.Wait()
 	return nil

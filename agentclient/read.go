@@ -163,7 +163,7 @@ func (f *File) download(ctx context.Context, w io.Writer, off int64, length *uin
 				}
 				return err
 			})
-			if err != nil && err != io.EOF {
+			if err != nil && !errors.Is(err, io.EOF) {
 				return &writerError{err}
 			}
 			if m == 0 {

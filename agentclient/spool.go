@@ -45,11 +45,11 @@ func (s *spool) took(n int) {
 	s.r += int64(n)
 	switch {
 	case s.r == s.w:
-		s.f.Truncate(0)
+		_ = s.f.Truncate(0) // only gives room back
 		s.r, s.w, s.hole = 0, 0, 0
 	case s.r-s.hole >= step:
 		// A file system without holes keeps the bytes until the end is reached.
-		unix.Fallocate(int(s.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, s.hole, s.r-s.hole)
+		_ = unix.Fallocate(int(s.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, s.hole, s.r-s.hole)
 		s.hole = s.r
 	}
 }

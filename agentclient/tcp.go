@@ -124,7 +124,7 @@ func (t *TCPConn) Read(p []byte) (int, error) {
 	if n > 0 {
 		t.consumed(n)
 	}
-	if err == os.ErrDeadlineExceeded {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = t.closedOr(err)
 	}
 	return n, err
@@ -197,7 +197,7 @@ func (t *TCPConn) waitRoom() (room int, offset uint64, err error) {
 			err = net.ErrClosed
 		case t.over:
 			err = t.err
-			if err == nil || err == io.EOF {
+			if err == nil || errors.Is(err, io.EOF) {
 				err = io.ErrClosedPipe
 			}
 		case !t.bulk:
@@ -472,7 +472,7 @@ func (t *TCPConn) record(id uint32, body *client.Body) {
 	}
 	n := body.Len()
 	t.mu.Unlock()
-	t.in.fill(body) // an error is the connection's, which ends every stream
+	t.in.fill(body)
 
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -268,7 +268,7 @@ func (w *writing) Frame(h client.Header, body *client.Body) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if h.Terminal() {
-		w.transfer.end(h, m, err)
+		w.end(h, m, err)
 		return
 	}
 	if w.dead {

@@ -209,7 +209,7 @@ func TestTransfersGivenUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 200 {
+		for range 40 {
 			ctx, cancel := context.WithCancel(within(t))
 			f.Download(ctx, writerFunc(func(p []byte) (int, error) { cancel(); return len(p), nil }), 0, nil)
 			ctx, cancel = context.WithCancel(within(t))

@@ -2,6 +2,7 @@ package client
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 
@@ -213,7 +214,7 @@ func (b *Body) keep(err error) error {
 // finish skips what is left.
 func (b *Body) finish() error {
 	for b.left > 0 && b.err == nil {
-		b.Chunk()
+		_, _ = b.Chunk() // an error ends the loop through b.err
 	}
 	b.last = nil
 	if b.scratch != nil {
@@ -234,7 +235,7 @@ func checkLength(length uint32, limit int) error {
 }
 
 func unexpectedEOF(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err
