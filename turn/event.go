@@ -19,6 +19,19 @@ const (
 	KindModel   = "model"   // text: the profile selected
 )
 
+// Statuses of KindSession and KindEnd.
+const (
+	StatusOpened   = "opened"
+	StatusResumed  = "resumed"
+	StatusClosed   = "closed"
+	StatusLost     = "lost" // the guest went away, or this process did
+	StatusCanceled = "canceled"
+	StatusTimedOut = "timed_out" // the turn's deadline passed
+)
+
+// Codes of KindEnd beside those of the wire and CodeTimeout.
+const CodeLost = "lost"
+
 // Event is one line of a session's transcript: the contract's agent event with
 // the host's additions.
 type Event struct {
@@ -30,7 +43,7 @@ type Event struct {
 	// Request and Outcome are of approval events, which the host makes itself.
 	Request *approval.Request `json:"request,omitempty"`
 	Outcome *approval.Outcome `json:"outcome,omitempty"`
-	// Code is of KindEnd: "" for success, else the error's code (canceled,
-	// agent, guest, timeout, lost); Err has the message.
+	// Code is of KindEnd: "" for success (Status ok), else the error's code
+	// (canceled, agent, guest, host, timeout, lost); Err has the message.
 	Code string `json:"code,omitempty"`
 }
