@@ -364,9 +364,18 @@ func TestVerify(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, ""},
-		{"missing", func(t *testing.T, img Image) { _ = os.Remove(img.Path) }, "is missing"},
+		{"missing", func(t *testing.T, img Image) {
+			if err := os.Remove(img.Path); err != nil {
+				t.Fatal(err)
+			}
+		}, "is missing"},
 		{"changed", func(t *testing.T, img Image) { change(t, img, 70<<20) }, "checksum is wrong"},
-		{"cut", func(t *testing.T, img Image) { _ = os.Truncate(img.Path, 1<<20) }, "1048576 bytes instead of"},
+		{"cut", func(t *testing.T, img Image) {
+			change(t, img, 0)
+			if err := os.Truncate(img.Path, 1<<20); err != nil {
+				t.Fatal(err)
+			}
+		}, "1048576 bytes instead of"},
 		{"grown", func(t *testing.T, img Image) { change(t, img, img.Size) }, "bytes instead of"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
