@@ -131,6 +131,9 @@ func (e *Engine) launch(ctx context.Context, s engine.Spec, accel string) (_ *ma
 	return m, nil
 }
 
+// noKVM is what the user reads; why KVM does not work is in the probe's reason, for doctor.
+const noKVM = "no working KVM here, using emulation (slower); see `msb doctor`"
+
 // choose turns Spec.Accel into what is used, with a line for the user when it is not what one would hope for.
 func (e *Engine) choose(ctx context.Context, s engine.Spec) (accel, notice string, err error) {
 	if s.Accel == engine.AccelTCG {
@@ -145,5 +148,5 @@ func (e *Engine) choose(ctx context.Context, s engine.Spec) (accel, notice strin
 	case s.Accel == engine.AccelKVM:
 		return "", "", fmt.Errorf("KVM does not work here: %s; use --accel tcg, or auto", p.Reason)
 	}
-	return engine.AccelTCG, "no working KVM here, using emulation (slower): " + p.Reason, nil
+	return engine.AccelTCG, noKVM, nil
 }
