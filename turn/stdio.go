@@ -98,21 +98,25 @@ func (t *stdio) Close() error {
 	return nil
 }
 
+// maxSaidLog bounds what one agent may write to the log, in bytes.
+const maxSaidLog = 64 << 10
+
 // logLines writes what the agent says on its standard error to the log, which
-// quotes it.
+// quotes it, up to maxSaidLog.
 func logLines(r io.Reader, log *slog.Logger) {
 	if log == nil {
 		io.Copy(io.Discard, r)
 		return
 	}
-	in := bufio.NewReaderSize(r, 4096)
+	in := bufio.NewReaderSize(io.LimitReader(r, maxSaidLog), 4096)
 	for {
 		line, err := in.ReadSlice('\n') // a long line is logged in pieces
 		if len(line) > 0 {
 			log.Info("turn agent", "said", string(line))
 		}
 		if err != nil && err != bufio.ErrBufferFull {
-			return
+			break
 		}
 	}
+	io.Copy(io.Discard, r)
 }
