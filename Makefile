@@ -9,7 +9,6 @@ BIN         := bin
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS     := -s -w -X main.version=$(VERSION)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOFILES      = $(shell git ls-files -co --exclude-standard -- '*.go')
 
 # Debian packages that msb needs at run time. `make deps` installs only those that are missing.
@@ -61,7 +60,7 @@ image-update: build
 
 # Tests that boot machines find the kernel and the image tiny in a home of their own.
 TESTHOME := $(CURDIR)/$(BIN)/testhome
-TESTENV   = MSB_TEST_HOME=$(TESTHOME) MSB_BIN=$(CURDIR)/$(BIN)/msb MSB_GUEST=$(CURDIR)/$(BIN)/msb-guest
+TESTENV   = MSB_TEST_HOME=$(TESTHOME) MSB_TEST_LIBRARY=$(TESTHOME) MSB_TEST_VM=1 MSB_BIN=$(CURDIR)/$(BIN)/msb MSB_GUEST=$(CURDIR)/$(BIN)/msb-guest
 
 testhome: build
 	@MSB_HOME=$(TESTHOME) $(BIN)/msb image build tiny --if-missing
@@ -74,7 +73,9 @@ test: deps testhome
 test-user: deps testhome
 	$(TESTENV) $(GO) test -count 1 -timeout 10m ./cmd/msb/...
 
+# Against the limits of this machine, then the benchmarks of single packages.
 bench: deps testhome
+	MSB_HOME=$(TESTHOME) $(GO) run ./cmd/bench -msb $(BIN)/msb
 	$(TESTENV) $(GO) test -run '^$$' -bench . -benchtime 1x -timeout 30m ./...
 
 # Every fuzz target for FUZZTIME.
@@ -83,7 +84,7 @@ fuzz:
 	@$(GO) list -f '{{.ImportPath}}' ./... | while read -r pkg; do \
 	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
 	    echo "$$pkg $$target"; \
-	    $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
+	    $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x $$pkg || exit 1; \
 	  done; \
 	done
 
