@@ -1,9 +1,6 @@
 package relay
 
-import (
-	"sync"
-	"time"
-)
+import "sync"
 
 const (
 	// laneBytes and laneFrames bound what waits of one client, for commands and for data each.
@@ -23,12 +20,7 @@ type lane struct {
 	open, gone  bool
 	incarnation [headroom]byte
 
-	// charge is how much of the guest's data credit is taken to be used by this client.
-	charge amount
-	// auditAt is when a client that used up its share is looked at again, and auditPause how long after that.
-	auditAt    time.Time
-	auditPause time.Duration
-	probing    bool // over its share, one packet is on its way to see whether it is consumed
+	acct account // what of the guest's data credit it is taken to use
 }
 
 func (l *lane) hasData() bool { return l.stream.len() > 0 || l.raw.len() > 0 }

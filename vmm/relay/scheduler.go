@@ -22,10 +22,10 @@ const (
 
 // scheduler decides which frame is written to the guest next.
 type scheduler struct {
-	mu    sync.Mutex
-	dual  bool // raw records have a port of their own
-	gate  gate
-	turns turns
+	mu     sync.Mutex
+	dual   bool // raw records have a port of their own
+	gate   gate
+	shares shares
 
 	lifecycle fifo // id 0xFFFFFFFF: neither counted nor held
 	host      fifo // the runtime's own frames, leases and cleaning
@@ -57,7 +57,7 @@ func (s *scheduler) poke() {
 
 // addLane makes the lane of a new client.
 func (s *scheduler) addLane() *lane {
-	l := &lane{behind: map[uint32]int{}}
+	l := &lane{behind: map[uint32]int{}, acct: account{window: firstWindow}}
 	l.room.L = &s.mu
 	s.mu.Lock()
 	s.lanes = append(s.lanes, l)
@@ -74,16 +74,12 @@ func (s *scheduler) dropLane(l *lane, cleaning []*packet) {
 	}
 	l.gone = true
 	l.clear()
-	s.turns.ghost.add(l.charge)
-	l.charge = amount{}
+	s.forget(l)
 	for i, o := range s.lanes {
 		if o == l {
 			s.lanes = append(s.lanes[:i], s.lanes[i+1:]...)
 			break
 		}
-	}
-	if s.turns.holder == l {
-		s.turns.holder = nil
 	}
 	l.room.Broadcast()
 	for _, p := range cleaning {

@@ -70,7 +70,7 @@ func (r *Relay) Freeze(ctx context.Context, attempt string) (agent.FrozenPayload
 		r.sched.release()
 		return frozen, fmt.Errorf("freeze: %w", err)
 	}
-	r.sched.credit(frozen.InputCredit)
+	r.sched.credit(frozen.InputCredit, time.Now())
 	return frozen, nil
 }
 
@@ -149,7 +149,7 @@ func (r *Relay) lifecycle(p *packet) {
 			r.log.Warn("guest sent bad transport credit", "error", err)
 			return
 		}
-		r.sched.credit(credit)
+		r.sched.credit(credit, time.Now())
 		return
 	}
 	if !known || !r.expected.Load() {
@@ -217,9 +217,9 @@ func (s *scheduler) release() {
 }
 
 // credit takes new limits from the guest.
-func (s *scheduler) credit(p agent.Position) {
+func (s *scheduler) credit(p agent.Position, now time.Time) {
 	s.mu.Lock()
-	s.consumed(s.gate.credit(p), time.Now())
+	s.consumed(s.gate.credit(p), now)
 	s.mu.Unlock()
 	s.poke()
 }
