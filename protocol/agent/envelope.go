@@ -78,7 +78,7 @@ func ScanType(body []byte) (string, error) {
 // wireName returns the name without allocating when it is a known one.
 func wireName(b []byte) string {
 	if t, ok := byWire[string(b)]; ok {
-		return types[t].wire
+		return t.info().wire
 	}
 	return string(b)
 }

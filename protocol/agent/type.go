@@ -152,10 +152,13 @@ var byWire = func() map[string]Type {
 	for t := Type(1); t < typeEnd; t++ {
 		m[types[t].wire] = t
 	}
+	for _, t := range ExtensionTypes() {
+		m[t.info().wire] = t
+	}
 	return m
 }()
 
-// Types returns every known type in declaration order.
+// Types returns every type of the contract in declaration order.
 func Types() []Type {
 	all := make([]Type, 0, typeEnd-1)
 	for t := Type(1); t < typeEnd; t++ {
@@ -172,10 +175,13 @@ func ParseType(wire string) (t Type, ok bool) {
 }
 
 func (t Type) info() typeInfo {
-	if t >= typeEnd {
-		return typeInfo{}
+	switch {
+	case t < typeEnd:
+		return types[t]
+	case t >= extensionBase && t < extensionEnd:
+		return extensions[t-extensionBase].typeInfo
 	}
-	return types[t]
+	return typeInfo{}
 }
 
 // String returns the wire name.
@@ -189,7 +195,8 @@ func (t Type) String() string {
 // Since returns the generation that introduced the type.
 func (t Type) Since() uint8 { return t.info().since }
 
-// AvailableAt tells whether a peer of this generation knows the type. It is
+// AvailableAt tells whether a peer of this generation knows the type by its
+// generation alone, which holds for no type of an extension. See AvailableTo,
 // the one predicate of both directions' send gates.
 func (t Type) AvailableAt(generation uint8) bool {
 	return t.Since() != 0 && t.Since() <= generation
