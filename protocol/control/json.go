@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 )
 
 // Operations of the JSON form: one line in, one line out, close.
@@ -19,11 +18,16 @@ const (
 	OpPause         = "pause"
 	OpResume        = "resume"
 	OpPauseState    = "pause_state"
+	// OpMetrics is ours; a peer that does not know it answers with an error.
+	OpMetrics = "msb.metrics"
 )
 
 // MaxDiscoveryReply bounds the reply to a discovery request, in bytes. It is
 // not a limit of other replies.
 const MaxDiscoveryReply = 64 << 10
+
+// MaxChanges bounds one batch of secret changes.
+const MaxChanges = 10_000
 
 // Names in control_protocols.
 const (
@@ -31,7 +35,8 @@ const (
 	ProtocolCBOR = "cbor"
 )
 
-// Request is one JSON request. Only the fields of its Op are there.
+// Request is one JSON request. Only the fields of its Op are there. It prints
+// without the values of secrets.
 type Request struct {
 	Op       string   `json:"op"`
 	TotalMiB *uint64  `json:"total_mib,omitempty"`
@@ -47,71 +52,127 @@ type Reply struct {
 	CPU              *CPUState     `json:"cpu,omitempty"`
 	Capabilities     *Capabilities `json:"capabilities,omitempty"`
 	ControlProtocols []string      `json:"control_protocols,omitempty"` // in the reply to capabilities only
+	Paused           bool          `json:"paused,omitempty"`            // in the reply to pause_state, when it is
+	Metrics          *Metrics      `json:"metrics,omitempty"`
 }
 
 // ErrRequest reports a JSON request that no server serves. Its text holds no
 // value of the request.
 var ErrRequest = errors.New("invalid control request")
 
-// ParseRequest decodes one request line. Integers keep all 64 bits; floats,
-// negative numbers, numbers out of range and keys that are there twice are
-// refused. Unknown keys are ignored. Errors wrap ErrRequest.
+// ParseRequest decodes one request line. Keys count as they are written,
+// integers keep all 64 bits; floats, negative numbers, numbers out of range,
+// text that is no Unicode and keys that are there twice are refused. Unknown
+// keys are ignored. Errors wrap ErrRequest.
 func ParseRequest(line []byte) (Request, error) {
-	var r Request
-	if err := checkUniqueKeys(line); err != nil {
-		return r, fmt.Errorf("%w: %v", ErrRequest, err)
+	r, err := parseRequest(line)
+	if err != nil {
+		return Request{}, fmt.Errorf("%w: %w", ErrRequest, err)
 	}
-	if err := json.Unmarshal(line, &r); err != nil {
-		return Request{}, fmt.Errorf("%w: %s", ErrRequest, describe(err))
+	return r, nil
+}
+
+func parseRequest(line []byte) (r Request, err error) {
+	fields, err := parseObject(line)
+	if err != nil {
+		return r, err
+	}
+	if err := fields.take("op", &r.Op); err != nil {
+		return r, err
 	}
 	switch r.Op {
 	case "":
-		return r, fmt.Errorf("%w: no op", ErrRequest)
+		return r, errors.New("no op")
 	case OpMemoryTarget:
-		if r.TotalMiB == nil {
-			return r, fmt.Errorf("%w: memory_target without total_mib", ErrRequest)
-		}
+		return r, fields.need("total_mib", &r.TotalMiB)
 	case OpCPUTarget:
-		if r.Online == nil {
-			return r, fmt.Errorf("%w: cpu_target without online", ErrRequest)
-		}
+		return r, fields.need("online", &r.Online)
 	case OpSecretsUpdate:
-		if r.Changes == nil {
-			return r, fmt.Errorf("%w: secrets_update without changes", ErrRequest)
+		var changes []json.RawMessage
+		if err := fields.need("changes", &changes); err != nil {
+			return r, err
 		}
-		for i, c := range r.Changes {
-			if err := c.Check(); err != nil {
-				return r, fmt.Errorf("%w: change %d: %v", ErrRequest, i, err)
+		if len(changes) > MaxChanges {
+			return r, fmt.Errorf("more than %d changes", MaxChanges)
+		}
+		r.Changes = make([]Change, len(changes))
+		for i, raw := range changes {
+			if r.Changes[i], err = parseChange(raw); err != nil {
+				return r, fmt.Errorf("change %d: %w", i, err)
 			}
 		}
 	}
 	return r, nil
 }
 
-// describe says what is wrong with a request without quoting from it, which
-// json's own errors do: a request may hold a secret.
-func describe(err error) string {
-	var t *json.UnmarshalTypeError
-	if errors.As(err, &t) {
-		return fmt.Sprintf("field %q has the wrong type or is out of range", t.Field)
+func parseChange(raw []byte) (c Change, err error) {
+	fields, err := exactObject(raw)
+	if err != nil {
+		return c, err
 	}
-	return "not a JSON object"
+	if err := errors.Join(
+		fields.take("change", &c.Change), fields.take("name", &c.Name),
+		fields.take("value", &c.Value), fields.take("hosts", &c.Hosts),
+	); err != nil {
+		return c, err
+	}
+	if _, named := fields["name"]; !named {
+		return c, errors.New("no name")
+	}
+	return c, c.Check()
 }
 
-// ParseReply decodes one reply line.
+// ParseReply decodes one reply line by the same rules.
 func ParseReply(line []byte) (Reply, error) {
-	var r struct {
-		OK *bool `json:"ok"`
-		Reply
-	}
-	if err := json.Unmarshal(line, &r); err != nil {
+	r, err := parseReply(line)
+	if err != nil {
 		return Reply{}, fmt.Errorf("control reply: %w", err)
 	}
-	if r.OK == nil {
-		return Reply{}, errors.New("control reply: no ok")
+	return r, nil
+}
+
+func parseReply(line []byte) (r Reply, err error) {
+	fields, err := parseObject(line)
+	if err != nil {
+		return r, err
 	}
-	r.Reply.OK = *r.OK
-	return r.Reply, nil
+	if err := errors.Join(
+		fields.need("ok", &r.OK), fields.take("error", &r.Error), fields.take("paused", &r.Paused),
+		fields.take("control_protocols", &r.ControlProtocols), fields.take("metrics", &r.Metrics),
+	); err != nil {
+		return r, err
+	}
+	if sub, err := fields.object("memory"); err != nil {
+		return r, err
+	} else if sub != nil {
+		m := &MemoryState{}
+		if err := errors.Join(sub.need("boot_mib", &m.BootMiB), sub.need("target_mib", &m.TargetMiB),
+			sub.need("current_mib", &m.CurrentMiB), sub.need("max_mib", &m.MaxMiB)); err != nil {
+			return r, fmt.Errorf("memory: %w", err)
+		}
+		r.Memory = m
+	}
+	if sub, err := fields.object("cpu"); err != nil {
+		return r, err
+	} else if sub != nil {
+		c := &CPUState{}
+		if err := errors.Join(sub.need("possible", &c.Possible), sub.need("requested_online", &c.RequestedOnline),
+			sub.need("actual_online", &c.ActualOnline), sub.need("enforced", &c.Enforced)); err != nil {
+			return r, fmt.Errorf("cpu: %w", err)
+		}
+		r.CPU = c
+	}
+	if sub, err := fields.object("capabilities"); err != nil {
+		return r, err
+	} else if sub != nil {
+		c := &Capabilities{}
+		if err := errors.Join(sub.need("cpu_resize", &c.CPUResize), sub.need("memory_resize", &c.MemoryResize),
+			sub.need("secrets_update", &c.SecretsUpdate)); err != nil {
+			return r, fmt.Errorf("capabilities: %w", err)
+		}
+		r.Capabilities = c
+	}
+	return r, nil
 }
 
 // AppendLine appends v as one JSON line.
@@ -123,48 +184,4 @@ func AppendLine(dst []byte, v any) ([]byte, error) {
 		return dst, err
 	}
 	return append(dst, b.Bytes()...), nil
-}
-
-// checkUniqueKeys refuses an object that names a key twice, at any depth:
-// which of the two values counts would depend on the reader.
-func checkUniqueKeys(line []byte) error {
-	type level struct {
-		keys   map[string]bool // nil: an array
-		expect bool            // the next token is a key
-	}
-	dec := json.NewDecoder(bytes.NewReader(line))
-	dec.UseNumber()
-	var stack []level
-	for {
-		tok, err := dec.Token()
-		if err == io.EOF && len(stack) == 0 {
-			return nil
-		}
-		if err != nil {
-			return errors.New("not a JSON object")
-		}
-		top := len(stack) - 1
-		if key, ok := tok.(string); ok && top >= 0 && stack[top].expect {
-			if stack[top].keys[key] {
-				return errors.New("a key is there twice")
-			}
-			stack[top].keys[key] = true
-			stack[top].expect = false
-			continue
-		}
-		switch tok {
-		case json.Delim('{'):
-			stack = append(stack, level{keys: map[string]bool{}, expect: true})
-			continue
-		case json.Delim('['):
-			stack = append(stack, level{})
-			continue
-		case json.Delim('}'), json.Delim(']'):
-			stack = stack[:top]
-			top--
-		}
-		if top >= 0 && stack[top].keys != nil {
-			stack[top].expect = true
-		}
-	}
 }

@@ -2,6 +2,7 @@ package control
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"strings"
@@ -35,6 +36,22 @@ func TestParseRequest(t *testing.T) {
 		{"rotate", `{"op":"secrets_update","changes":[{"change":"rotate","name":"A","value":"v"}]}`, true},
 		{"rotate without value", `{"op":"secrets_update","changes":[{"change":"rotate","name":"A"}]}`, false},
 		{"deep", strings.Repeat("[", 10000), false},
+		{"deep inside", `{"op":"capabilities","x":` + strings.Repeat("[", 40) + strings.Repeat("]", 40) + `}`, false},
+		{"other case", `{"Op":"capabilities"}`, false},
+		{"other case beside", `{"op":"capabilities","OP":"pause"}`, true},
+		{"other case inside", `{"op":"secrets_update","changes":[{"change":"remove","Name":"a"}]}`, false},
+		{"escaped key twice", `{"op":"capabilities","\u006fp":"pause"}`, false},
+		{"null", `null`, false},
+		{"null op", `{"op":null}`, false},
+		{"not UTF-8", "{\"op\":\"secrets_update\",\"changes\":[{\"change\":\"rotate\",\"name\":\"A\",\"value\":\"\xff\"}]}", false},
+		{"half a character", `{"op":"secrets_update","changes":[{"change":"rotate","name":"A","value":"\ud83d"}]}`, false},
+		{"a whole character", `{"op":"secrets_update","changes":[{"change":"rotate","name":"A","value":"\ud83d\ude00 \\ud83d"}]}`, true},
+		{"no changes", `{"op":"secrets_update","changes":[]}`, true},
+		{"changes null", `{"op":"secrets_update","changes":null}`, false},
+		{"change null", `{"op":"secrets_update","changes":[null]}`, false},
+		{"no name", `{"op":"secrets_update","changes":[{"change":"remove"}]}`, false},
+		{"too many keys", `{` + manyKeys(300) + `"op":"capabilities"}`, false},
+		{"future operation", `{"op":"checkpoint_create"}`, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, err := ParseRequest([]byte(tt.line))
@@ -43,6 +60,47 @@ func TestParseRequest(t *testing.T) {
 			}
 			if tt.name == "u64 max" && *r.TotalMiB != math.MaxUint64 {
 				t.Errorf("got %d", *r.TotalMiB)
+			}
+		})
+	}
+}
+
+func manyKeys(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "\"k%d\":1,", i)
+	}
+	return b.String()
+}
+
+func TestParseReply(t *testing.T) {
+	for _, tt := range []struct {
+		name, line string
+		ok         bool
+	}{
+		{"bare", `{"ok":true}`, true},
+		{"other case", `{"OK":true}`, false},
+		{"ok twice", `{"ok":true,"ok":false}`, false},
+		{"ok null", `{"ok":null}`, false},
+		{"ok a number", `{"ok":1}`, false},
+		{"memory", `{"ok":true,"memory":{"boot_mib":1,"target_mib":9007199254740993,"current_mib":0,"max_mib":18446744073709551615}}`, true},
+		{"memory as floats", `{"ok":true,"memory":{"boot_mib":1.0,"target_mib":1,"current_mib":0,"max_mib":2}}`, false},
+		{"memory cut", `{"ok":true,"memory":{"boot_mib":1}}`, false},
+		{"memory null", `{"ok":true,"memory":null}`, true},
+		{"memory other case", `{"ok":true,"memory":{"Boot_mib":1,"target_mib":1,"current_mib":0,"max_mib":2}}`, false},
+		{"cpu too large", `{"ok":true,"cpu":{"possible":4294967296,"requested_online":1,"actual_online":1,"enforced":1}}`, false},
+		{"unknown fields", `{"ok":false,"error":"no","error_code":"x","memory":null}`, true},
+		{"an array", `[]`, false},
+		{"nothing", ``, false},
+		{"text after", `{"ok":true} x`, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, err := ParseReply([]byte(tt.line))
+			if (err == nil) != tt.ok {
+				t.Errorf("got %+v, %v", r, err)
+			}
+			if tt.name == "memory" && (r.Memory.TargetMiB != 1<<53+1 || r.Memory.MaxMiB != math.MaxUint64) {
+				t.Errorf("got %+v", r.Memory)
 			}
 		})
 	}

@@ -145,7 +145,8 @@ func (c *Change) UnmarshalCBOR(p []byte) error {
 	return c.Check()
 }
 
-// SecretsUpdate is a batch, applied in order up to the first failure.
+// SecretsUpdate is a batch, applied in order up to the first failure. At most
+// MaxChanges.
 type SecretsUpdate struct {
 	Changes []Change `cbor:"changes"`
 }
