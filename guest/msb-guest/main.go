@@ -9,6 +9,7 @@ import (
 	"msb/guest/agent"
 	"msb/guest/boot"
 	"msb/guest/exec"
+	"msb/guest/worktree"
 )
 
 func main() {
@@ -22,12 +23,14 @@ func main() {
 		os.Exit(boot.Namespace(os.Args[2:]))
 	case mode == "unpack":
 		os.Exit(boot.Unpack(os.Args[2:]))
+	case mode == "worktree":
+		os.Exit(worktree.Main(os.Args[2:]))
 	case mode == "version":
 		fmt.Println("msb-guest", agent.Version)
 	case os.Getpid() == 1:
 		boot.PID1()
 	default:
-		fmt.Fprintln(os.Stderr, "msb-guest runs inside a sandbox: as PID 1, or with ns, unpack or version")
+		fmt.Fprintln(os.Stderr, "msb-guest runs inside a sandbox: as PID 1, or with ns, unpack, worktree or version")
 		os.Exit(2)
 	}
 }
