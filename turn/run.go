@@ -85,17 +85,17 @@ func (s *Session) Turn(ctx context.Context, text string, o TurnOptions, emit fun
 	if b, err := json.Marshal(params); err != nil || len(b) > turnrpc.MaxFrame-1024 {
 		return TurnResult{}, fmt.Errorf("the prompt has %d bytes (%d encoded), allowed are %d; put long text in a file of the workspace", len(text), len(b), turnrpc.MaxFrame-1024)
 	}
+	release, ok := s.exclude()
+	if !ok {
+		return TurnResult{}, ErrTurnActive
+	}
+	defer release()
 	turnCtx, endTurn := context.WithCancel(ctx)
 	defer endTurn()
 	t := &activeTurn{s: s, id: s.nextID(), o: o, ctx: turnCtx, more: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 	if t.o.Label == "" {
 		t.o.Label = t.id
 	}
-	release, ok := s.exclude()
-	if !ok {
-		return TurnResult{}, ErrTurnActive
-	}
-	defer release()
 	s.mu.Lock()
 	s.active = t
 	s.mu.Unlock()
