@@ -23,6 +23,8 @@ type client struct {
 	inc   frame.Incarnation
 	out   *outbox
 	lane  *lane
+	// heldBack: the reader waits for room in the lane.
+	heldBack atomic.Bool
 
 	mu   sync.Mutex
 	open sessions
@@ -144,7 +146,7 @@ const shmRequestSize = 6
 
 func (c *client) send(p *packet) {
 	// Nothing to do when the lane is gone: the reader is about to see its connection closed.
-	c.relay.sched.push(c.lane, p)
+	c.relay.sched.push(c.lane, p, &c.heldBack)
 }
 
 // shutdown forwards a shutdown request. It does not wait in the client's lane: clients send it and leave.

@@ -168,6 +168,7 @@ func TestUnreadInputDoesNotStarveOthers(t *testing.T) {
 		t.Errorf("the stuck client got %d more frames", stuckToo)
 	}
 	// Its end does not wait for credit of data.
+	left := time.Now()
 	stuck.conn.Close()
 	for {
 		f := m.take()
@@ -177,6 +178,9 @@ func TestUnreadInputDoesNotStarveOthers(t *testing.T) {
 	}
 	m.gone()
 	r.alive(busy, id+1)
+	if took := time.Since(left); took > 3*time.Second {
+		t.Errorf("its end was noticed after %s", took)
+	}
 }
 
 // Two clients whose data is read share the port, whatever each has queued.

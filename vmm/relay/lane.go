@@ -18,6 +18,7 @@ type lane struct {
 	room   sync.Cond // something left a queue, or the lane is gone
 	// open: the guest knows the client; before that nothing of it may be sent.
 	open, gone  bool
+	abandoned   bool // its client has hung up: nobody waits for room
 	incarnation [headroom]byte
 
 	acct account // what of the guest's data credit it is taken to use

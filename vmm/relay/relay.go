@@ -91,6 +91,7 @@ func New(g *Guest, o Options) *Relay {
 		r.start(r.readBulk)
 		r.start(func() error { return r.sched.write(bulkPort, g.bulkPort) })
 	}
+	r.work.Go(r.watchHangups)
 	return r
 }
 

@@ -3,6 +3,7 @@ package relay
 import (
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -74,7 +75,8 @@ func (s *scheduler) dropLane(l *lane, cleaning []*packet) {
 	}
 	l.gone = true
 	l.clear()
-	s.forget(l)
+	l.acct.old.drainTo(&s.shares.ghost)
+	l.acct.fresh.drainTo(&s.shares.ghost)
 	for i, o := range s.lanes {
 		if o == l {
 			s.lanes = append(s.lanes[:i], s.lanes[i+1:]...)
@@ -90,11 +92,13 @@ func (s *scheduler) dropLane(l *lane, cleaning []*packet) {
 
 // push queues a packet of a client and waits while its lane is full. It takes the packet over; false means
 // that the client is gone.
-func (s *scheduler) push(l *lane, p *packet) bool {
+// held is true while it waits.
+func (s *scheduler) push(l *lane, p *packet, held *atomic.Bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer held.Store(false)
 	for {
-		if l.gone || s.closed {
+		if l.gone || l.abandoned || s.closed {
 			p.free()
 			return false
 		}
@@ -111,6 +115,7 @@ func (s *scheduler) push(l *lane, p *packet) bool {
 			s.poke()
 			return true
 		}
+		held.Store(true)
 		l.room.Wait()
 	}
 }

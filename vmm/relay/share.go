@@ -7,22 +7,28 @@ import "time"
 // with what was consumed, and never more than half of what is left of the pool. The pool is half of the
 // credit. So commands that never read their input hold little of it.
 //
-// The account is a guess: consumption is put down to the oldest data of clients that are not suspected of
-// not reading. For a client that its account or a full pool holds back there are trials, which need no
-// account: nobody else sends, the client sends a burst (one packet at first), and when the guest then
-// holds no more than before, the client may go on like that with a burst twice as large. When it holds
-// more, the client is suspected, and its next trial is later and later. The half of the credit that is
-// not the pool is for trials, so a client that reads always gets on, whatever others leave unread.
+// The account is a guess. What was unread when nothing had moved for a while is old, and consumption is
+// put down to what was sent since, to the oldest of it; to old data only when there is nothing else.
+//
+// For a client that its account or a full pool holds back there are trials, which need no account: nobody
+// else sends, the client sends a burst (one packet at first), and when the guest then holds no more than
+// before, the client may go on like that with a burst twice as large, and a large one clears its account.
+// When the guest holds more, the client is suspected of not reading, and its next trial is later and
+// later. The half of the credit that is not the pool is for trials, so a client that reads always gets on,
+// whatever others leave unread.
 const (
 	firstWindowBytes, firstWindowFrames = 1 << 20, 16
 	lastWindowBytes, lastWindowFrames   = 8 << 20, 64
 	lastBurstBytes, lastBurstFrames     = 4 << 20, 32
 
-	// trialPause is how long without any consumption means that what is there is stuck.
-	trialPause = 250 * time.Millisecond
+	// trialPause is how long without any consumption means that what is there is stuck; for a client that
+	// has failed before, which may only be slow, it is longer.
+	trialPause, lastTrialPause = 250 * time.Millisecond, 2 * time.Second
 	// A client that failed its trial waits this long for the next, twice as long each time.
 	firstRetry = 500 * time.Millisecond
-	lastRetry  = 5 * time.Minute
+	lastRetry  = time.Minute
+	// proofFrames is the size of a trial that proves that all a client sent before has been read too.
+	proofFrames = 8
 	// forgiveFrames is how much consumption lessens a suspicion.
 	forgiveFrames = 32
 )
@@ -35,10 +41,8 @@ var (
 
 // account is what a client is taken to have unread at the guest.
 type account struct {
-	unread amount
-	sent   []sentPacket // of what is unread, oldest first
-	head   int
-	window amount
+	fresh, old sentList
+	window     amount
 
 	failures int // of trials, without a success since: the suspicion
 	forgiven int // frames consumed since it grew
@@ -46,35 +50,12 @@ type account struct {
 	burst    amount // of the next trial; one packet at least
 }
 
-type sentPacket struct {
-	order uint64 // among all clients
-	size  int
-}
+func (a *account) unread() amount { return a.fresh.sum.plus(a.old.sum) }
 
-func (a *account) oldest() uint64 { return a.sent[a.head].order }
-
-func (a *account) push(p sentPacket) {
-	if a.head > 0 && len(a.sent) == cap(a.sent) {
-		n := copy(a.sent, a.sent[a.head:])
-		a.sent, a.head = a.sent[:n], 0
-	}
-	a.sent = append(a.sent, p)
-	a.unread.add(amount{uint64(p.size), 1})
-}
-
-func (a *account) pop() {
-	p := a.sent[a.head]
-	if a.head++; a.head == len(a.sent) {
-		a.sent, a.head = a.sent[:0], 0
-	}
-	a.unread.sub(amount{uint64(p.size), 1})
-}
-
-// reads notes that a packet was consumed.
-func (a *account) reads() {
-	size := a.sent[a.head].size
-	a.pop()
-	a.window = a.window.plus(amount{uint64(size), 1}).smaller(lastWindow)
+// reads notes that the oldest packet of a list was consumed.
+func (a *account) reads(l *sentList) {
+	p := l.pop()
+	a.window = a.window.plus(amount{uint64(p.size), 1}).smaller(lastWindow)
 	if a.failures > 0 {
 		if a.forgiven++; a.forgiven >= forgiveFrames {
 			a.failures, a.forgiven = a.failures-1, 0
@@ -90,6 +71,47 @@ func (a *account) suspect(now time.Time) {
 	a.retryAt = now.Add(retry)
 }
 
+// sentPacket is a packet of data that the guest may still hold.
+type sentPacket struct {
+	order uint64 // among all clients
+	size  int
+}
+
+// sentList is a queue of them.
+type sentList struct {
+	packets []sentPacket
+	head    int
+	sum     amount
+}
+
+func (l *sentList) empty() bool    { return l.sum.frames == 0 }
+func (l *sentList) oldest() uint64 { return l.packets[l.head].order }
+
+func (l *sentList) push(p sentPacket) {
+	if l.head > 0 && len(l.packets) == cap(l.packets) {
+		n := copy(l.packets, l.packets[l.head:])
+		l.packets, l.head = l.packets[:n], 0
+	}
+	l.packets = append(l.packets, p)
+	l.sum.add(amount{uint64(p.size), 1})
+}
+
+func (l *sentList) pop() sentPacket {
+	p := l.packets[l.head]
+	if l.head++; l.head == len(l.packets) {
+		l.packets, l.head = l.packets[:0], 0
+	}
+	l.sum.sub(amount{uint64(p.size), 1})
+	return p
+}
+
+// drainTo moves everything to another list.
+func (l *sentList) drainTo(to *sentList) {
+	for !l.empty() {
+		to.push(l.pop())
+	}
+}
+
 // trial is the exclusive turn of one client.
 type trial struct {
 	of       *lane
@@ -97,6 +119,7 @@ type trial struct {
 	level    amount
 	sent     amount
 	began    time.Time
+	pause    time.Duration
 	deadline time.Time
 	nextAt   time.Time // not before: others have their time too
 }
@@ -104,9 +127,16 @@ type trial struct {
 // shares is the state of it all; the scheduler's lock guards it.
 type shares struct {
 	order uint64
-	ghost account // of clients that have gone: the guest drops what they sent
+	moved time.Time // when data was last sent or consumed
+	ghost sentList  // of clients that have gone: the guest drops what they sent
+	stray sentList  // put down to a client that then proved to be reading
 	trial trial
 	next  int // where the round over lanes for data begins
+	// suspectsAt is when clients that failed a trial may have the next.
+	suspectsAt time.Time
+
+	// only is who alone has sent since the guest last held nothing; nil when several have.
+	only *lane
 }
 
 // outstanding is what the guest holds unread.
@@ -124,11 +154,12 @@ func (s *scheduler) fits(l *lane, n amount) bool {
 	if !out.plus(n).atMost(pool) {
 		return false
 	}
-	if l.acct.unread.zero() {
+	unread := l.acct.unread()
+	if unread.zero() {
 		return true
 	}
-	free := pool.minus(out.minus(l.acct.unread))
-	return l.acct.unread.plus(n).atMost(l.acct.window.smaller(amount{free.bytes / 2, free.frames / 2}))
+	free := pool.minus(out.minus(unread))
+	return unread.plus(n).atMost(l.acct.window.smaller(amount{free.bytes / 2, free.frames / 2}))
 }
 
 // headCost is what the next packet of a queue takes of the data credit.
@@ -174,7 +205,7 @@ func (s *scheduler) dataFor(port portIndex, now time.Time) (p *packet, wake time
 			n := headCost(q, port)
 			if s.gate.room(q.peek().class, packetCost(q.peek(), port)) && s.fits(l, n) {
 				s.shares.next = (s.shares.next + i + 1) % len(s.lanes)
-				return s.takeData(l, port), time.Time{}
+				return s.takeData(l, port, now), time.Time{}
 			}
 		}
 		// Nobody else can use the time.
@@ -193,13 +224,22 @@ func packetCost(p *packet, port portIndex) amount {
 }
 
 // takeData moves the next packet of a client out and charges it.
-func (s *scheduler) takeData(l *lane, port portIndex) *packet {
+func (s *scheduler) takeData(l *lane, port portIndex, now time.Time) *packet {
+	if now.Sub(s.shares.moved) >= trialPause {
+		s.settle()
+	}
+	s.shares.moved = now
 	p := l.data(port).pop()
 	cost := packetCost(p, port)
 	s.gate.charge(p.class, cost)
 	if p.class == data && s.gate.on {
+		if s.shares.only != l && s.outstanding() != cost {
+			s.shares.only = nil
+		} else {
+			s.shares.only = l
+		}
 		s.shares.order++
-		l.acct.push(sentPacket{s.shares.order, int(cost.bytes)})
+		l.acct.fresh.push(sentPacket{s.shares.order, int(cost.bytes)})
 	}
 	if port == controlPort {
 		l.passed(p.id())
@@ -227,16 +267,20 @@ func (s *scheduler) mayTry(l *lane, port portIndex, now time.Time) bool {
 	if s.fits(l, n) || !s.gate.room(data, n) {
 		return false
 	}
-	if s.outstanding().frames <= l.acct.unread.frames {
-		return false // nobody else has anything unread: there is no doubt whose it is
+	if s.shares.only == l {
+		return false // there is no doubt whose it is
 	}
 	if l.acct.failures == 0 {
 		return true
 	}
-	// A quarter is kept from those that have failed before.
+	// Those that have failed before come now and then, and leave a quarter, or enough for many packets of
+	// their size.
+	if now.Before(s.shares.suspectsAt) {
+		return false
+	}
 	g := grant(data)
 	free := s.gate.limit[data].minus(s.gate.sent[data].plus(n))
-	return free.bytes >= g.bytes/4 && free.frames >= g.frames/4
+	return free.frames >= min(g.frames/4, 32) && free.bytes >= min(g.bytes/4, 16*n.bytes)
 }
 
 // startTrial gives a client that is held back its exclusive turn, the least suspected first.
@@ -251,15 +295,23 @@ func (s *scheduler) startTrial(port portIndex, now time.Time) bool {
 	if best == nil {
 		return false
 	}
-	s.shares.trial = trial{of: best, began: now, deadline: now.Add(trialPause)}
+	pause := min(trialPause*time.Duration(1+best.acct.failures), lastTrialPause)
+	s.shares.trial = trial{of: best, began: now, pause: pause, deadline: now.Add(trialPause)}
 	return true
 }
 
 // nextTrial is when a client that waits may have its trial.
 func (s *scheduler) nextTrial(now time.Time) (at time.Time) {
 	for _, l := range s.lanes {
-		if l.open && l.hasData() && now.Before(l.acct.retryAt) && (at.IsZero() || l.acct.retryAt.Before(at)) {
-			at = l.acct.retryAt
+		if !l.open || !l.hasData() {
+			continue
+		}
+		may := l.acct.retryAt
+		if l.acct.failures > 0 && may.Before(s.shares.suspectsAt) {
+			may = s.shares.suspectsAt
+		}
+		if now.Before(may) && (at.IsZero() || may.Before(at)) {
+			at = may
 		}
 	}
 	return at
@@ -274,27 +326,32 @@ func (s *scheduler) try(port portIndex, now time.Time) (p *packet, wake time.Tim
 		return nil, time.Time{}, false
 	}
 	if !t.bursting {
-		expired := !now.Before(t.deadline)
-		for _, o := range s.lanes {
-			if o == l || o.acct.failures > 0 || o.acct.unread.zero() {
-				continue
+		if now.Before(t.deadline) {
+			for _, o := range s.lanes {
+				if o != l && !o.acct.fresh.empty() {
+					return nil, t.deadline, true
+				}
 			}
-			if !expired {
-				return nil, t.deadline, true
-			}
-			o.acct.suspect(now) // it had all the time there is
+		} else {
+			s.settle()
 		}
-		t.bursting, t.level, t.deadline = true, s.outstanding(), now.Add(trialPause)
+		t.bursting, t.level, t.deadline = true, s.outstanding(), now.Add(t.pause)
 	}
 	if !t.sent.zero() && s.outstanding().atMost(t.level) {
 		l.acct.failures, l.acct.forgiven, l.acct.retryAt = 0, 0, time.Time{}
 		l.acct.burst = t.sent.plus(t.sent).smaller(lastBurst)
+		if t.sent.frames >= proofFrames || t.sent.bytes >= firstWindowBytes {
+			l.acct.old.drainTo(&s.shares.stray)
+			l.acct.fresh.drainTo(&s.shares.stray)
+		}
 		s.endTrial(now.Add(now.Sub(t.began)))
 		return nil, time.Time{}, false
 	}
 	if !now.Before(t.deadline) {
 		l.acct.suspect(now)
-		s.endTrial(now.Add(8*now.Sub(t.began)))
+		s.settle()
+		s.shares.suspectsAt = now.Add(8 * now.Sub(t.began))
+		s.endTrial(s.shares.suspectsAt)
 		return nil, time.Time{}, false
 	}
 	q := l.data(port)
@@ -307,9 +364,9 @@ func (s *scheduler) try(port portIndex, now time.Time) (p *packet, wake time.Tim
 	}
 	if q.peek().class == data {
 		t.sent.add(cost)
-		t.deadline = now.Add(trialPause)
+		t.deadline = now.Add(t.pause)
 	}
-	return s.takeData(l, port), time.Time{}, true
+	return s.takeData(l, port, now), time.Time{}, true
 }
 
 func (s *scheduler) endTrial(nextAt time.Time) {
@@ -320,37 +377,55 @@ func (s *scheduler) endTrial(nextAt time.Time) {
 	}
 }
 
-// consumed puts consumption down to clients: those that have gone, then the least suspected, of those the
-// oldest data.
-//
-// A hostile guest may claim to have consumed anything: the loop ends with what was sent.
-func (s *scheduler) consumed(n amount, now time.Time) {
-	if t := &s.shares.trial; t.of != nil && n.frames > 0 {
-		t.deadline = now.Add(trialPause)
-	}
-	for range n.frames {
-		if s.shares.ghost.unread.frames > 0 {
-			s.shares.ghost.pop()
-			continue
-		}
-		var best *lane
-		for _, l := range s.lanes {
-			if l.acct.unread.frames > 0 && (best == nil || l.acct.failures < best.acct.failures ||
-				l.acct.failures == best.acct.failures && l.acct.oldest() < best.acct.oldest()) {
-				best = l
-			}
-		}
-		if best == nil {
-			return
-		}
-		best.acct.reads()
+// settle makes all that is unread old: nothing has moved for a while.
+func (s *scheduler) settle() {
+	for _, l := range s.lanes {
+		l.acct.fresh.drainTo(&l.acct.old)
 	}
 }
 
-// forget moves the account of a client that has gone.
-func (s *scheduler) forget(l *lane) {
-	for l.acct.unread.frames > 0 {
-		s.shares.ghost.push(l.acct.sent[l.acct.head])
-		l.acct.pop()
+// consumed puts consumption down to clients. A hostile guest may claim to have consumed anything: the
+// account ends with what was sent.
+func (s *scheduler) consumed(n amount, now time.Time) {
+	if n.frames == 0 {
+		return
+	}
+	s.shares.moved = now
+	if t := &s.shares.trial; t.of != nil {
+		t.deadline = now.Add(t.pause)
+	}
+	for range n.frames {
+		if !s.consumeOne() {
+			return
+		}
 	}
 }
+
+func (s *scheduler) consumeOne() bool {
+	if !s.shares.ghost.empty() {
+		s.shares.ghost.pop()
+		return true
+	}
+	for _, list := range []func(*account) *sentList{(*account).freshList, (*account).oldList} {
+		var best *account
+		for _, l := range s.lanes {
+			a := &l.acct
+			if !list(a).empty() && (best == nil || a.failures < best.failures ||
+				a.failures == best.failures && list(a).oldest() < list(best).oldest()) {
+				best = a
+			}
+		}
+		if best != nil {
+			best.reads(list(best))
+			return true
+		}
+	}
+	if !s.shares.stray.empty() {
+		s.shares.stray.pop()
+		return true
+	}
+	return false
+}
+
+func (a *account) freshList() *sentList { return &a.fresh }
+func (a *account) oldList() *sentList   { return &a.old }

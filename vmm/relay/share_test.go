@@ -49,7 +49,7 @@ func simulate(t *testing.T, cs []*consumer, latency time.Duration) time.Duration
 	for now := start; ; now = now.Add(time.Millisecond) {
 		if now.Sub(start) > 10*time.Minute {
 			for i, c := range cs {
-				t.Logf("client %d: rate %d, %d of %d packets read, unread %+v window %+v failures %d", i, c.rate, c.done, c.want, c.lane.acct.unread, c.lane.acct.window, c.lane.acct.failures)
+				t.Logf("client %d: rate %d, %d of %d packets read, unread %+v window %+v failures %d", i, c.rate, c.done, c.want, c.lane.acct.unread(), c.lane.acct.window, c.lane.acct.failures)
 			}
 			t.Fatalf("no end in sight; the guest holds %+v", held)
 		}
