@@ -163,6 +163,9 @@ type stepError struct {
 
 func (e *stepError) Error() string { return e.step + ": " + errorText(e.err) }
 
+// Unwrap returns what failed.
+func (e *stepError) Unwrap() error { return e.err }
+
 // failed puts word in front of err, which may be nil.
 func failed(word string, err error) error {
 	if err == nil {

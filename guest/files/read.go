@@ -105,23 +105,21 @@ func (r *read) credit(m agent.BulkCreditPayload) {
 	}
 }
 
-func (r *read) run() {
+func (r *read) run() *ending {
 	if r.offset > math.MaxInt64 {
-		r.close(&ending{text: failed("seek", unix.EINVAL).Error()}, nil)
-		return
+		return r.close(failure(failed("seek", unix.EINVAL)), nil)
 	}
 	e := r.pump()
 	if e == nil {
 		e = r.ended()
 	}
 	if e != nil || !r.bulk {
-		r.close(e, nil)
-		return
+		return r.close(e, nil)
 	}
 	r.mu.Lock()
 	final, _ := r.flow.Finish()
 	r.mu.Unlock()
-	r.close(nil, &final)
+	return r.close(nil, &final)
 }
 
 // room waits until the host takes more and returns how much may be read next; 0 when all has been read.
@@ -176,7 +174,7 @@ func (r *read) pump() *ending {
 			return &ending{silent: true}
 		}
 		if err != nil {
-			return &ending{text: err.Error()}
+			return failure(err)
 		}
 		if n < want {
 			return nil

@@ -3,6 +3,8 @@ package files
 import (
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"msb/guest/port"
 	"msb/protocol/agent"
 	"msb/protocol/frame"
@@ -22,7 +24,11 @@ type ending struct {
 	silent bool   // nobody is left to hear about it
 	reason uint8  // of the core.bulk.cancel that goes first; 0: none goes
 	text   string // of the terminal failure
+	err    error  // what the system said, nil when it is not that which failed
 }
+
+// failure is the ending of a stream whose file could not be read or written.
+func failure(err error) *ending { return &ending{text: err.Error(), err: err} }
 
 // violation is the ending of a stream whose host broke the protocol.
 func violation(text string) ending { return ending{reason: agent.CancelProtocol, text: text} }
@@ -35,6 +41,7 @@ type session struct {
 	id   uint32
 	file *file
 	bulk bool
+	lent bool // another service's: it answers, and it owns the file
 
 	mu   sync.Mutex
 	over *ending
@@ -76,8 +83,8 @@ func (s *session) ended() *ending {
 	return s.over
 }
 
-// close says how the stream ended, nil for success, and takes it out of the table.
-func (s *session) close(e *ending, final *uint64) {
+// close says how the stream ended, nil for success, and takes it out of the table. It returns the ending.
+func (s *session) close(e *ending, final *uint64) *ending {
 	if o := s.ended(); e != nil && o != nil && o.silent {
 		e = o
 	}
@@ -88,23 +95,30 @@ func (s *session) close(e *ending, final *uint64) {
 				Kind: frame.BulkFilesystem, Flow: frame.FlowGuestToHost, FinalOffset: *final,
 			})
 		}
-		_ = s.svc.out.Send(s.id, agent.FSResponse, agent.FSResponsePayload{OK: true})
+		if !s.lent {
+			_ = s.svc.out.Send(s.id, agent.FSResponse, agent.FSResponsePayload{OK: true})
+		}
 	case !e.silent:
 		if e.reason != 0 {
 			_ = s.svc.out.Send(s.id, agent.BulkCancel, agent.BulkCancelPayload{
 				Kind: frame.BulkFilesystem, Reason: e.reason, Message: e.text,
 			})
 		}
-		s.svc.refuse(s.id, e.text)
+		if !s.lent {
+			s.svc.refuse(s.id, e.text)
+		}
 	}
-	_ = s.file.unref()
+	if !s.lent {
+		_ = s.file.unref()
+	}
 	s.svc.mu.Lock()
 	delete(s.svc.streams, s.id)
 	s.own.streams--
-	if e != nil && !e.silent {
+	if s.lent || e != nil && !e.silent {
 		s.svc.retired.Add(s.id)
 	}
 	s.svc.mu.Unlock()
+	return e
 }
 
 // open checks what reads and writes check alike and returns the file with a reference.
@@ -129,6 +143,19 @@ func (s *Service) register(st stream, run func()) (text string, ok bool) {
 	b := st.base()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if text, ok := s.enroll(st); !ok {
+		return text, false
+	}
+	s.wg.Go(func() {
+		defer b.own.wg.Done()
+		run()
+	})
+	return "", true
+}
+
+// enroll puts a stream into the table. s.mu is held.
+func (s *Service) enroll(st stream) (text string, ok bool) {
+	b := st.base()
 	switch {
 	case b.own.ctx.Err() != nil || s.closed:
 		return "", false
@@ -138,10 +165,6 @@ func (s *Service) register(st stream, run func()) (text string, ok bool) {
 	s.streams[b.id] = st
 	b.own.streams++
 	b.own.wg.Add(1)
-	s.wg.Go(func() {
-		defer b.own.wg.Done()
-		run()
-	})
 	return "", true
 }
 
@@ -213,5 +236,5 @@ func (s *Service) Cancel(id uint32, m agent.BulkCancelPayload) {
 	if text == "" {
 		text = "the host cancelled the operation"
 	}
-	st.base().end(ending{text: text})
+	st.base().end(ending{text: text, err: unix.ECANCELED})
 }

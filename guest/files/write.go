@@ -184,7 +184,7 @@ func (w *write) finish(m agent.BulkFinishPayload) {
 	}
 }
 
-func (w *write) run() {
+func (w *write) run() *ending {
 	e := w.drain()
 	w.mu.Lock()
 	if e != nil && w.over == nil {
@@ -196,7 +196,7 @@ func (w *write) run() {
 	for _, c := range left {
 		c.release()
 	}
-	w.close(e, nil)
+	return w.close(e, nil)
 }
 
 // drain writes what comes until the stream ends.
@@ -253,7 +253,7 @@ func (w *write) write(c chunk) *ending {
 	w.own.writes.leave()
 	c.release()
 	if err != nil {
-		return &ending{text: err.Error()}
+		return failure(err)
 	}
 	w.offset += uint64(n)
 	if !w.bulk {
