@@ -143,9 +143,14 @@ func (r *run) lost() error {
 	return why
 }
 
+// orUnknown is why a machine ended, in a length that people read: engines add all that was printed.
 func orUnknown(err error) error {
-	if err == nil {
+	const longest = 600
+	switch {
+	case err == nil:
 		return errors.New("it gave no reason")
+	case len(err.Error()) > longest:
+		return errors.New(clean(err.Error(), longest))
 	}
 	return err
 }

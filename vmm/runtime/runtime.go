@@ -256,7 +256,7 @@ func (r *run) bootError(ctx context.Context, err error) error {
 	select {
 	case <-r.vm.Done():
 		if exit := r.vm.Exit(); exit.Err != nil {
-			err = fmt.Errorf("the machine ended while it booted: %w", exit.Err)
+			err = fmt.Errorf("the machine ended while it booted: %w", orUnknown(exit.Err))
 		} else if exit.PoweredOff {
 			err = fmt.Errorf("the guest powered off while it booted: %w", err)
 		}
