@@ -52,28 +52,26 @@ func records(t testing.TB, id uint32, texts ...string) (all [][]byte, total uint
 // The two ports deliver in any order; the client sees acceptance, records, finish, terminal.
 func TestDualPortKeepsTheOrderOfAnOperation(t *testing.T) {
 	recs, total := records(t, 1, "first", "second", "third")
-	settle := func(r *rig, p *peer) { r.alive(p, 1000) } // the control port has been read up to here
 	tests := map[string]func(r *rig, p *peer, inc frame.Incarnation){
 		"in order": func(r *rig, p *peer, inc frame.Incarnation) {
 			r.guest.send(accepted(t, 1))
-			settleAfter(r, p, accepted(t, 1))
+			p.want(accepted(t, 1))
 			r.guest.sendBulk(inc, recs...)
 			r.guest.send(finish(t, 1, total), ended(t, 1))
 		},
 		"finish first": func(r *rig, p *peer, inc frame.Incarnation) {
 			r.guest.send(accepted(t, 1), finish(t, 1, total), ended(t, 1))
-			settleAfter(r, p, accepted(t, 1))
+			p.want(accepted(t, 1))
 			r.guest.sendBulk(inc, recs...)
 		},
 		"finish in the middle": func(r *rig, p *peer, inc frame.Incarnation) {
 			r.guest.send(accepted(t, 1))
-			settleAfter(r, p, accepted(t, 1))
+			p.want(accepted(t, 1))
 			r.guest.sendBulk(inc, recs[0])
 			r.guest.send(finish(t, 1, total), ended(t, 1))
 			r.guest.sendBulk(inc, recs[1:]...)
 		},
 	}
-	_ = settle
 	for name, script := range tests {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, kind{generation: 9, dual: true})
@@ -91,9 +89,6 @@ func TestDualPortKeepsTheOrderOfAnOperation(t *testing.T) {
 		})
 	}
 }
-
-// settleAfter waits until the client has got a frame of the control port.
-func settleAfter(_ *rig, p *peer, want []byte) { p.want(want) }
 
 func TestDualPortRecordsBeforeTheirAcceptance(t *testing.T) {
 	r := newRig(t, kind{generation: 9, dual: true})

@@ -17,9 +17,8 @@ type lane struct {
 	behind map[uint32]int
 	room   sync.Cond // something left a queue, or the lane is gone
 	// open: the guest knows the client; before that nothing of it may be sent.
-	open, gone  bool
-	abandoned   bool // its client has hung up: nobody waits for room
-	incarnation [headroom]byte
+	open, gone bool
+	abandoned  bool // its client has hung up: nobody waits for room
 
 	acct account // what of the guest's data credit it is taken to use
 }
