@@ -286,8 +286,8 @@ func (l *live) run(ctx context.Context, cancel func(), name, text string, o Turn
 		err = full
 	}
 	end := endEvent(name, result, err)
+	l.mu.Lock() // who sees the end can start the next turn
 	err = l.append(end, true)
-	l.mu.Lock()
 	if l.state == StateTurn {
 		l.state = StateIdle
 	}

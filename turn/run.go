@@ -107,6 +107,9 @@ func (s *Session) Turn(ctx context.Context, text string, o TurnOptions, emit fun
 	}()
 	call, err := s.conn.Start(ctx, t.id, turnrpc.MethodUserTurn, params)
 	if err != nil {
+		if ctx.Err() != nil { // nothing was sent
+			return TurnResult{Canceled: true}, &turnrpc.Error{Code: turnrpc.CodeCanceled, Message: ctx.Err().Error()}
+		}
 		return TurnResult{}, err
 	}
 	defer call.Drop()
