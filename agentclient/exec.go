@@ -131,10 +131,21 @@ func (e *Exec) Stdout() io.Reader { return output{e.stdout} }
 // Stderr returns the command's error output.
 func (e *Exec) Stderr() io.Reader { return output{e.stderr} }
 
-// Signal sends a signal to the command's process group. It does not say
-// whether it arrived.
+// Signal sends a signal to the command's process group and returns when the
+// connection has taken it. It does not say whether it arrived. A relay that
+// reads no more of this connection, because the command does not read its
+// input, holds the signal up too: closing the client kills the command.
 func (e *Exec) Signal(ctx context.Context, sig int) error {
-	return e.c.send(ctx, e.s, client.Control, agent.ExecSignal, agent.ExecSignalPayload{Signal: int32(sig)})
+	select {
+	case <-e.done:
+		return nil
+	default:
+	}
+	p, err := e.c.packet(e.s.ID(), agent.ExecSignal, agent.ExecSignalPayload{Signal: int32(sig)})
+	if err != nil {
+		return err
+	}
+	return e.c.engine.Deliver(ctx, client.Control, p)
 }
 
 // Resize tells the command's terminal its new size.

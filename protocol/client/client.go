@@ -197,9 +197,15 @@ func (c *Conn) Post(ln Lane, packet *Packet) bool { return c.w.post(ln, packet) 
 func (c *Conn) WritePacket(ctx context.Context, packet []byte) error {
 	p := NewPacket(len(packet))
 	p.B = append(p.B, packet...)
+	return c.Deliver(ctx, Data, p)
+}
+
+// Deliver is Send that returns when the connection has taken the packet. When
+// ctx ends first the packet may still be sent.
+func (c *Conn) Deliver(ctx context.Context, ln Lane, p *Packet) error {
 	written := make(chan error, 1)
 	p.written = written
-	if err := c.w.enqueue(ctx, Data, p); err != nil {
+	if err := c.w.enqueue(ctx, ln, p); err != nil {
 		return err
 	}
 	select {

@@ -38,6 +38,7 @@ var ErrOutput = errors.New("write output")
 const (
 	hangupGrace = 500 * time.Millisecond // from SIGHUP (or SIGPIPE) to SIGKILL
 	killGrace   = 5 * time.Second        // from SIGKILL to giving up on an answer
+	signalGrace = time.Second            // for a signal to leave
 )
 
 // forwarded are the signals that a command without a terminal gets when we get them.
@@ -131,7 +132,7 @@ func (a *attached) supervise(ctx context.Context, signals <-chan os.Signal, ende
 	var cause error
 	interrupts := 0
 	end := func(sig syscall.Signal, grace time.Duration) {
-		_ = a.exec.Signal(ctx, int(sig)) // a lost connection ends the session by itself
+		a.signal(ctx, sig)
 		giveUp = time.After(grace)
 	}
 	done := ctx.Done()
@@ -186,10 +187,22 @@ func (a *attached) supervise(ctx context.Context, signals <-chan os.Signal, ende
 					end(syscall.SIGKILL, hangupGrace)
 					continue
 				}
-				_ = a.exec.Signal(ctx, int(n))
+				if !a.signal(ctx, n) && n != syscall.SIGUSR1 && n != syscall.SIGUSR2 {
+					cause = &Signalled{n}
+					giveUp = time.After(0)
+				}
 			}
 		}
 	}
+}
+
+// signal tells whether the signal left. It does not where the command reads no
+// input and the connection is full of it; the end of the connection then kills
+// the command. A lost connection ends the session by itself.
+func (a *attached) signal(ctx context.Context, sig syscall.Signal) bool {
+	ctx, cancel := context.WithTimeout(ctx, signalGrace)
+	defer cancel()
+	return !errors.Is(a.exec.Signal(ctx, int(sig)), context.DeadlineExceeded)
 }
 
 // Signalled says that a signal to this process ended the session before the command did.
