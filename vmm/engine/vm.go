@@ -77,4 +77,13 @@ type Resizer interface {
 type Size struct {
 	CPUs, MaxCPUs                         int
 	MemoryMiB, RequestedMiB, MaxMemoryMiB int
+	// BootMiB of the memory cannot be given back while the machine runs.
+	BootMiB int
+}
+
+// Limiter is implemented by machines whose CPUs the host can bound.
+type Limiter interface {
+	// LimitCPUs lets all the machine's CPUs together have the time of cpus of the host's from now on; as many as the
+	// machine has lifts the bound. how names what enforces it.
+	LimitCPUs(ctx context.Context, cpus int) (how string, err error)
 }

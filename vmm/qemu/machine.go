@@ -31,6 +31,9 @@ type machine struct {
 	bulk    *net.UnixConn
 	events  *engine.EventQueue
 
+	limiting sync.Mutex // one LimitCPUs at a time
+	cgroup   *cgroup    // nil until it bounds the CPUs
+
 	mu       sync.Mutex
 	killed   bool
 	shutdown shutdownEvent
@@ -42,6 +45,7 @@ type machine struct {
 var (
 	_ engine.VM      = (*machine)(nil)
 	_ engine.Resizer = (*machine)(nil)
+	_ engine.Limiter = (*machine)(nil)
 )
 
 type shutdownEvent struct {
@@ -98,6 +102,9 @@ func (m *machine) watch() {
 	if line := m.log.Panic(); line != "" && !m.exit.PoweredOff {
 		m.events.Post(engine.Event{Kind: engine.EventPanic, Text: line})
 	}
+	m.limiting.Lock()
+	m.cgroup.remove()
+	m.limiting.Unlock()
 	m.events.Close()
 	close(m.done)
 }

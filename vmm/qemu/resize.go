@@ -37,7 +37,7 @@ func (m *machine) Size(ctx context.Context) (engine.Size, error) {
 	}
 	s := engine.Size{
 		CPUs: present, MaxCPUs: present + len(free),
-		MemoryMiB: m.memory.boot, RequestedMiB: m.memory.boot, MaxMemoryMiB: m.memory.boot + m.memory.device,
+		BootMiB: m.memory.boot, MemoryMiB: m.memory.boot, RequestedMiB: m.memory.boot, MaxMemoryMiB: m.memory.boot + m.memory.device,
 	}
 	if m.memory.device == 0 {
 		return s, nil
