@@ -17,6 +17,7 @@ import (
 type client struct {
 	relay *Relay
 	conn  net.Conn
+	quiet bool // nothing of it is activity
 	slot  int
 	start uint32 // first id
 	end   uint32 // after the last id
@@ -134,11 +135,18 @@ func (c *client) admit(p *packet, first bool) (err error) {
 		p.class = data
 	}
 	if m.t != agent.Ping {
-		r.activity.Add(1)
+		c.active()
 	}
 	forwarded = true
 	c.send(p)
 	return nil
+}
+
+// active counts use of the sandbox.
+func (c *client) active() {
+	if !c.quiet {
+		c.relay.activity.Add(1)
+	}
 }
 
 // shmRequestSize is the body of a request for shared memory.
@@ -238,7 +246,7 @@ func (c *client) record(p *packet) (bool, error) {
 	switch {
 	case ok && x.bulk != nil && x.bulk.kind == rec.Kind:
 		copy(p.mem, c.inc[:])
-		c.relay.activity.Add(1)
+		c.active()
 		return true, nil
 	case !ok && late:
 		return false, nil

@@ -190,7 +190,13 @@ func (r *Relay) Serve(l net.Listener) error {
 }
 
 // ServeConn serves one client in the background. It closes conn.
-func (r *Relay) ServeConn(conn net.Conn) {
+func (r *Relay) ServeConn(conn net.Conn) { r.serveConn(conn, false) }
+
+// ServeQuietly is ServeConn for a client of the runtime's own, which looks after the sandbox and does not use it:
+// nothing of it counts as activity.
+func (r *Relay) ServeQuietly(conn net.Conn) { r.serveConn(conn, true) }
+
+func (r *Relay) serveConn(conn net.Conn, quiet bool) {
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
@@ -202,20 +208,20 @@ func (r *Relay) ServeConn(conn net.Conn) {
 	r.mu.Unlock()
 	go func() {
 		defer r.work.Done()
-		r.serve(conn)
+		r.serve(conn, quiet)
 		r.mu.Lock()
 		delete(r.conns, conn)
 		r.mu.Unlock()
 	}()
 }
 
-func (r *Relay) serve(conn net.Conn) {
+func (r *Relay) serve(conn net.Conn, quiet bool) {
 	defer conn.Close()
 	if err := checkPeer(conn); err != nil {
 		r.log.Warn("client refused", "error", err)
 		return
 	}
-	c := r.join(conn)
+	c := r.join(conn, quiet)
 	if c == nil {
 		r.log.Warn("client refused: every range of ids is taken or being cleaned", "limit", frame.MaxClients)
 		return
@@ -299,6 +305,14 @@ func (r *Relay) Pause(why string) {
 
 // Resume ends Pause.
 func (r *Relay) Resume() { r.Pause("") }
+
+// CanFreeze returns ErrNoFreeze for a guest that Freeze would refuse.
+func (r *Relay) CanFreeze() error {
+	if r.guest.Generation < 9 || r.guest.Ready.BarrierVersion == nil || *r.guest.Ready.BarrierVersion != agent.BarrierVersion {
+		return ErrNoFreeze
+	}
+	return nil
+}
 
 func (r *Relay) paused() string {
 	r.mu.RLock()

@@ -76,7 +76,7 @@ func (c *client) deliver(p *packet) {
 	defer c.mu.Unlock()
 	x, ok := c.open.open[id]
 	if ok || !p.terminal() {
-		r.activity.Add(1)
+		c.active()
 	}
 	if ok && r.opts.Output != nil && x.kind == agent.ExecRequest && p.flags() == 0 {
 		r.opts.Output(id, p.body())
@@ -160,7 +160,7 @@ func (c *client) bulkRecord(p *packet, rec frame.Bulk) {
 		return
 	}
 	op.received = max(op.received, rec.Offset+uint64(len(rec.Payload)))
-	c.relay.activity.Add(1)
+	c.active()
 	c.out.push(p)
 	if len(op.held) > 0 && op.received >= op.final {
 		held := op.held

@@ -34,7 +34,7 @@ type slot struct {
 const unleasedPause = time.Second
 
 // join gives a connection the lowest free slot; nil when there is none.
-func (r *Relay) join(conn net.Conn) *client {
+func (r *Relay) join(conn net.Conn, quiet bool) *client {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -45,7 +45,7 @@ func (r *Relay) join(conn net.Conn) *client {
 		if s.state != slotFree {
 			continue
 		}
-		c := &client{relay: r, conn: conn, slot: k, out: newOutbox(&r.waiting), open: newSessions()}
+		c := &client{relay: r, conn: conn, quiet: quiet, slot: k, out: newOutbox(&r.waiting), open: newSessions()}
 		c.start, c.end = frame.Range(k)
 		if r.leased {
 			rand.Read(c.inc[:])

@@ -46,8 +46,8 @@ func (r *Relay) sendHost(t agent.Type, payload any) error {
 // attempt names the try (1 to 128 printable characters without blanks). When it fails, input flows again.
 func (r *Relay) Freeze(ctx context.Context, attempt string) (agent.FrozenPayload, error) {
 	var frozen agent.FrozenPayload
-	if r.guest.Generation < 9 || r.guest.Ready.BarrierVersion == nil || *r.guest.Ready.BarrierVersion != agent.BarrierVersion {
-		return frozen, ErrNoFreeze
+	if err := r.CanFreeze(); err != nil {
+		return frozen, err
 	}
 	r.life.Lock()
 	defer r.life.Unlock()
