@@ -8,6 +8,7 @@ import (
 	"errors"
 	"time"
 
+	"msb/vmm/secrets"
 	"msb/vmm/store"
 )
 
@@ -73,40 +74,43 @@ type RemoveOptions struct {
 
 // Sandbox is what `ls` and `inspect` show.
 type Sandbox struct {
-	Name          string            `json:"name"`
-	State         store.Status      `json:"state"`
-	Reason        string            `json:"reason,omitempty"`
-	Engine        string            `json:"engine"`
-	Accel         string            `json:"accel"` // really used while it runs, else as configured
-	Image         string            `json:"image"`
-	ImageSHA256   string            `json:"image_sha256,omitempty"`
-	Generation    int               `json:"generation"` // of the running guest agent, 0 when it does not run
-	AgentVersion  string            `json:"agent_version,omitempty"`
-	CPUs          int               `json:"cpus"`
-	MaxCPUs       int               `json:"max_cpus"`
-	MemoryMiB     int               `json:"memory_mib"`
-	MaxMemoryMiB  int               `json:"max_memory_mib"`
-	RootDisk      int64             `json:"root_disk_bytes"`
-	Net           bool              `json:"net"`
-	Env           []string          `json:"env,omitempty"`
-	User          string            `json:"user"`
-	Workdir       string            `json:"workdir"`
-	Hostname      string            `json:"hostname"`
-	Labels        map[string]string `json:"labels,omitempty"`
-	IdleTimeout   store.Duration    `json:"idle_timeout,omitempty"`
-	MaxDuration   store.Duration    `json:"max_duration,omitempty"`
-	Created       time.Time         `json:"created"`
-	Started       time.Time         `json:"started,omitzero"`
-	Ended         time.Time         `json:"ended,omitzero"`   // of the last run
-	Forced        bool              `json:"forced,omitempty"` // the last run ended by force: last writes may be lost
-	Directory     string            `json:"directory"`
-	AgentSocket   string            `json:"agent_socket"`
-	ControlSocket string            `json:"control_socket"`
-	TurnSocket    string            `json:"turn_socket"`
-	RuntimePID    int               `json:"runtime_pid"` // 0 when it does not run
-	EnginePID     int               `json:"engine_pid"`
-	Boot          store.Boot        `json:"boot,omitzero"` // of the last start
-	Mounts        []store.Mount     `json:"mounts"`
+	Name          string                `json:"name"`
+	State         store.Status          `json:"state"`
+	Reason        string                `json:"reason,omitempty"`
+	Engine        string                `json:"engine"`
+	Accel         string                `json:"accel"` // really used while it runs, else as configured
+	Image         string                `json:"image"`
+	ImageSHA256   string                `json:"image_sha256,omitempty"`
+	Generation    int                   `json:"generation"` // of the running guest agent, 0 when it does not run
+	AgentVersion  string                `json:"agent_version,omitempty"`
+	CPUs          int                   `json:"cpus"`
+	MaxCPUs       int                   `json:"max_cpus"`
+	MemoryMiB     int                   `json:"memory_mib"`
+	MaxMemoryMiB  int                   `json:"max_memory_mib"`
+	RootDisk      int64                 `json:"root_disk_bytes"`
+	Net           bool                  `json:"net"`
+	Env           []string              `json:"env,omitempty"`
+	User          string                `json:"user"`
+	Workdir       string                `json:"workdir"`
+	Hostname      string                `json:"hostname"`
+	Labels        map[string]string     `json:"labels,omitempty"`
+	Secrets       []secrets.Declaration `json:"secrets,omitempty"` // without values
+	IdleTimeout   store.Duration        `json:"idle_timeout,omitempty"`
+	MaxDuration   store.Duration        `json:"max_duration,omitempty"`
+	Created       time.Time             `json:"created"`
+	Started       time.Time             `json:"started,omitzero"`
+	Paused        bool                  `json:"paused,omitempty"` // it runs, and its machine is stopped until it is resumed
+	Ended         time.Time             `json:"ended,omitzero"`   // of the last run
+	Forced        bool                  `json:"forced,omitempty"` // the last run ended by force: last writes may be lost
+	Directory     string                `json:"directory"`
+	AgentSocket   string                `json:"agent_socket"`
+	ControlSocket string                `json:"control_socket"`
+	TurnSocket    string                `json:"turn_socket"`
+	RuntimePID    int                   `json:"runtime_pid"` // 0 when it does not run
+	RuntimeStart  uint64                `json:"-"`           // its start time, see store.State
+	EnginePID     int                   `json:"engine_pid"`
+	Boot          store.Boot            `json:"boot,omitzero"` // of the last start
+	Mounts        []store.Mount         `json:"mounts"`
 }
 
 // Running says whether a runtime holds the sandbox.

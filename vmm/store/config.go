@@ -1,6 +1,10 @@
 package store
 
-import "time"
+import (
+	"time"
+
+	"msb/vmm/secrets"
+)
 
 // Config is what a sandbox was created with. It is written once at creation and changed only by
 // commands that change the sandbox itself; what is true of one run is in State. Secrets are never
@@ -30,6 +34,8 @@ type Config struct {
 	Workdir  string            `json:"workdir,omitempty"` // default directory of commands
 	Hostname string            `json:"hostname,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`
+
+	Secrets []secrets.Declaration `json:"secrets,omitempty"` // names, hosts and sources, never a value
 
 	IdleTimeout Duration `json:"idle_timeout,omitempty"` // 0 = none
 	MaxDuration Duration `json:"max_duration,omitempty"` // 0 = none

@@ -57,6 +57,32 @@ func (h *Home) Save(c Config) error {
 	return writeJSON(filepath.Join(h.SandboxDir(c.Name), configFile), c)
 }
 
+// Update changes the config of an existing sandbox, whether it runs or not. Two updates at a time follow each other.
+func (h *Home) Update(name string, change func(*Config) error) (Config, error) {
+	if err := ValidateName(name); err != nil {
+		return Config{}, err
+	}
+	dir, err := os.Open(h.SandboxDir(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Config{}, fmt.Errorf("%w: %q", ErrNotFound, name)
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("config of sandbox %q: %w", name, err)
+	}
+	defer dir.Close()
+	if err := flock(dir, unix.LOCK_EX); err != nil {
+		return Config{}, fmt.Errorf("config of sandbox %q: %w", name, err)
+	}
+	c, err := h.Load(name)
+	if err != nil {
+		return c, err
+	}
+	if err := change(&c); err != nil {
+		return c, err
+	}
+	return c, h.Save(c)
+}
+
 // List returns the names of all sandboxes, sorted.
 func (h *Home) List() ([]string, error) {
 	entries, err := os.ReadDir(h.SandboxesDir())

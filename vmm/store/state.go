@@ -38,6 +38,7 @@ type State struct {
 	Generation   uint8  `json:"generation,omitempty"`
 	AgentVersion string `json:"agent_version,omitempty"`
 	DualPort     bool   `json:"dual_port,omitempty"` // bulk data goes over a port of its own
+	Paused       bool   `json:"paused,omitempty"`    // while it runs: its machine is stopped until it is resumed
 
 	Started time.Time `json:"started,omitzero"`
 	Ready   time.Time `json:"ready,omitzero"`
@@ -96,7 +97,7 @@ func (h *Home) State(name string) (State, error) {
 		s.Status, s.Forced = Crashed, true
 	}
 	if !s.Status.Live() {
-		s.RuntimePID, s.RuntimeStart, s.EnginePID, s.Generation = 0, 0, 0, 0
+		s.RuntimePID, s.RuntimeStart, s.EnginePID, s.Generation, s.Paused = 0, 0, 0, 0, false
 	}
 	return s, nil
 }
