@@ -35,12 +35,19 @@ func (r *run) keep(ctx context.Context) error {
 			return r.powerOff("stopped", true)
 		case <-cancelled:
 			return r.powerOff("stopped", true)
+		case <-r.pauser.changed:
+			r.state.Paused = r.pauser.Paused()
+			if err := r.save(); err != nil {
+				r.log.Error("run record", "error", err)
+			}
 		case now := <-ticks.C:
-			if now.Sub(looked) >= clockPoll {
+			up := time.Since(ready)
+			if paused := r.pauser.Paused(); paused {
+				idle.since = up // a paused sandbox is kept on purpose
+			} else if now.Sub(looked) >= clockPoll {
 				looked = now
 				r.syncClock(&clock, ready)
 			}
-			up := time.Since(ready)
 			if idle.idle(r.relay.Activity(), r.relay.Execs(), up) {
 				return r.powerOff(fmt.Sprintf("idle for %s", idle.limit), true)
 			}
@@ -66,6 +73,10 @@ func (r *run) powerOff(reason string, ask bool) error {
 	limit := shutdownLimit()
 	r.log.Info("shutting down", "reason", reason, "limit", limit)
 	r.state.Status, r.state.Reason = store.Stopping, reason
+	if err := r.pauser.end(context.Background()); err != nil {
+		r.log.Error("resume for the shutdown", "error", err)
+	}
+	r.state.Paused = false
 	if err := r.save(); err != nil {
 		r.log.Error("run record", "error", err)
 	}

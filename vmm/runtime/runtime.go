@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"msb/vmm/engine"
 	"msb/vmm/relay"
 	"msb/vmm/store"
@@ -49,7 +51,10 @@ type Deps struct {
 // Service is a part of the runtime that serves clients of its own. It returns when ctx ends.
 type Service struct {
 	Name string
-	Run  func(ctx context.Context, s Sandbox) error
+	// Prepare, if there is one, is called before the sandbox is said to be ready, so that whoever waited for that finds
+	// the service's socket. If it fails, Run is not called.
+	Prepare func(ctx context.Context, s Sandbox) error
+	Run     func(ctx context.Context, s Sandbox) error
 }
 
 // Sandbox is what a service gets.
@@ -58,6 +63,7 @@ type Sandbox struct {
 	Config store.Config
 	VM     engine.VM
 	Relay  *relay.Relay
+	Pauser *Pauser
 	Log    *slog.Logger
 }
 
@@ -66,6 +72,10 @@ type Sandbox struct {
 func Run(ctx context.Context, home *store.Home, name string, deps Deps) (err error) {
 	st := inheritedStatus()
 	defer func() { st.finish(err) }()
+	// It will hold credentials: no core file of it, and no look into its memory by other programs of its user.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("protect the runtime's memory: %w", err)
+	}
 	signal.Ignore(syscall.SIGHUP)
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, StopNow)
@@ -111,6 +121,7 @@ type run struct {
 	vm       engine.VM
 	caps     engine.Capabilities
 	relay    *relay.Relay
+	pauser   *Pauser
 	execLog  *execLog
 	shutdown chan struct{} // a client asked for it
 }
@@ -154,6 +165,7 @@ func (r *run) run(ctx context.Context) (err error) {
 			r.log.Error("agent socket", "error", err)
 		}
 	})
+	r.pauser = newPauser(r.relay, r.vm, r.log)
 	r.startServices(serving, &work)
 	work.Go(func() { r.logEvents(serving) })
 
@@ -267,9 +279,15 @@ func (r *run) bootError(ctx context.Context, err error) error {
 }
 
 func (r *run) startServices(ctx context.Context, work *sync.WaitGroup) {
-	s := Sandbox{Home: r.home, Config: r.config, VM: r.vm, Relay: r.relay}
+	s := Sandbox{Home: r.home, Config: r.config, VM: r.vm, Relay: r.relay, Pauser: r.pauser}
 	for _, service := range r.deps.Services {
 		s.Log = r.log.With("part", service.Name)
+		if service.Prepare != nil {
+			if err := service.Prepare(ctx, s); err != nil {
+				s.Log.Error("service not started", "error", err)
+				continue
+			}
+		}
 		work.Go(func() {
 			defer func() {
 				if p := recover(); p != nil {
