@@ -162,7 +162,7 @@ func TrimHistory(history []AgentEvent, limit int) []AgentEvent {
 func cutList(list []string, limit int) []string {
 	used := 0
 	for i, s := range list {
-		if used += encodedLen(s) + 1; used > limit-64 {
+		if used += encodedLen(s) + 3; used > limit-64 {
 			return append(slices.Clone(list[:i]), fmt.Sprintf("… %d more", len(list)-i))
 		}
 	}
