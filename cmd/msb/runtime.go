@@ -6,9 +6,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"msb/vmm/control"
 	"msb/vmm/engine"
 	"msb/vmm/image"
 	"msb/vmm/runtime"
+	"msb/vmm/secrets"
 	"msb/vmm/store"
 )
 
@@ -25,7 +27,14 @@ func newRuntimeCmd(app *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return runtime.Run(cmd.Context(), h, args[0], runtime.Deps{Machine: app.machine})
+			vault := secrets.New(func() ([]secrets.Declaration, error) {
+				c, err := h.Load(args[0])
+				return c.Secrets, err
+			})
+			return runtime.Run(cmd.Context(), h, args[0], runtime.Deps{
+				Machine:  app.machine,
+				Services: []runtime.Service{control.Service(vault, guestOf)},
+			})
 		},
 	}
 }
