@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"msb/guest/exec"
+	"msb/guest/nodes"
 	"msb/protocol/agent"
 	"msb/protocol/frame"
 )
@@ -96,6 +97,7 @@ type server struct {
 	exec     *exec.Service
 	files    fileService
 	tcp      tcpService
+	nodes    *nodes.Service
 	workload *exec.Workload
 	freezer  freezer
 	leases   leases
@@ -182,6 +184,7 @@ func (a *server) startServices(b *agent.BootstrapPayload) {
 	})
 	a.files = newFiles(out, a.dualPort())
 	a.tcp = newTCP(out, a.dualPort())
+	a.nodes = nodes.New(out, a.files)
 }
 
 func (m *Machine) openWorkload() (*exec.Workload, error) {
@@ -232,6 +235,7 @@ func (a *server) ready() error {
 		ReadyTimeNS:  bootTime(),
 		AgentVersion: Version,
 		RelayLease:   &agent.FormatLimit{MaxFormat: 1},
+		Extensions:   agent.OurExtensions(),
 	}
 	if a.workload != nil {
 		p.BarrierVersion = &version

@@ -130,6 +130,9 @@ func (a *server) message(f frame.Frame, env agent.Envelope, t agent.Type, ad *ad
 	case agent.FSRequest:
 		a.files.Request(port.Owner(f.ID), f.ID, env.V, env.P, ad.done)
 		return
+	case agent.NodeRequest:
+		a.nodes.Request(port.Owner(f.ID), f.ID, env.V, env.P, ad.done)
+		return
 	case agent.TCPConnect:
 		a.tcp.Connect(port.Owner(f.ID), f.ID, env.V, env.P, ad.done)
 		return
@@ -149,6 +152,18 @@ func (a *server) message(f frame.Frame, env agent.Envelope, t agent.Type, ad *ad
 	case agent.ExecRequest:
 		if p := decode[agent.ExecRequestPayload](a, f, env); p != nil {
 			a.exec.Request(f.ID, *p)
+		}
+	case agent.ExecOpen:
+		if p := decode[agent.ExecOpenPayload](a, f, env); p != nil {
+			a.exec.Open(f.ID, *p)
+		}
+	case agent.ExecCredit:
+		if p := decode[agent.ExecCreditPayload](a, f, env); p != nil {
+			a.exec.Credit(f.ID, *p)
+		}
+	case agent.NodeCancel:
+		if decode[agent.NodeCancelPayload](a, f, env) != nil {
+			a.nodes.Cancel(f.ID)
 		}
 	case agent.ExecResize:
 		if p := decode[agent.ExecResizePayload](a, f, env); p != nil {
@@ -173,6 +188,7 @@ func (a *server) message(f frame.Frame, env agent.Envelope, t agent.Type, ad *ad
 	case agent.BulkCancel:
 		if p := decode[agent.BulkCancelPayload](a, f, env); p != nil {
 			a.bulkService(f.ID, p.Kind).Cancel(f.ID, *p)
+			a.nodes.Cancel(f.ID)
 		}
 	case agent.ClientDisconnected:
 		if p := decode[agent.ClientDisconnectedPayload](a, f, env); p != nil {

@@ -117,5 +117,7 @@ func (a *server) closeOwner(owner uint32) (quiet []<-chan struct{}) {
 	if a.bulkOut != nil {
 		a.bulkOut.closeOwner(owner)
 	}
-	return []<-chan struct{}{a.exec.CloseOwner(owner), a.files.CloseOwner(owner), a.tcp.CloseOwner(owner)}
+	return []<-chan struct{}{
+		a.exec.CloseOwner(owner), a.files.CloseOwner(owner), a.nodes.CloseOwner(owner), a.tcp.CloseOwner(owner),
+	}
 }

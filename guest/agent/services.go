@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"msb/guest/files"
 	"msb/guest/port"
 	"msb/protocol/agent"
 	"msb/protocol/frame"
@@ -21,6 +22,8 @@ type fileService interface {
 	bulkService
 	Request(owner, id uint32, v uint8, p []byte, release func())
 	Data(in port.Input)
+	// Run streams for the service of nodes.
+	Run(f files.Flow) (n uint64, err error)
 }
 
 type tcpService interface {

@@ -25,7 +25,7 @@ type Config struct {
 	Workload   *Workload      // cgroup of all commands; nil = none
 }
 
-// Service owns the running commands. Request, Stdin, Resize, Signal and CloseOwner come from one goroutine and never
+// Service owns the running commands. Request, Open, Stdin, Credit, Resize, Signal and CloseOwner come from one goroutine and never
 // block on a command; the rest may be called by anyone.
 type Service struct {
 	cfg      Config
@@ -54,14 +54,15 @@ func New(cfg Config) *Service {
 }
 
 // Request starts a command. A second request on an active id starts a second command, which takes the id's input over.
-func (s *Service) Request(id uint32, r agent.ExecRequestPayload) {
-	ses := newSession(s, id)
+func (s *Service) Request(id uint32, r agent.ExecRequestPayload) { s.begin(newSession(s, id), r) }
+
+func (s *Service) begin(ses *session, r agent.ExecRequestPayload) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
 		return
 	}
-	s.sessions[id] = ses
+	s.sessions[ses.id] = ses
 	s.all[ses] = struct{}{}
 	s.running.Add(1)
 	s.pumps.Add(1)

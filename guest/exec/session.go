@@ -24,6 +24,9 @@ type session struct {
 	stdin inputQueue
 	ended chan struct{} // closed when nothing of the command is left here
 
+	extended       bool       // the client speaks msb.exec
+	stdout, stderr *allowance // nil: not held back
+
 	mu      sync.Mutex
 	pid     int // 0 until it runs
 	over    bool
@@ -56,7 +59,11 @@ func (s *session) run(r *agent.ExecRequestPayload) {
 
 	var pumps sync.WaitGroup
 	for _, o := range child.outputs {
-		pumps.Go(func() { s.pump(o.file, o.kind) })
+		held := s.stdout
+		if o.kind == agent.ExecStderr {
+			held = s.stderr
+		}
+		pumps.Go(func() { s.pump(o.file, o.kind, held) })
 	}
 	var feeder sync.WaitGroup
 	feeder.Go(func() { s.feed(child.stdin, r.TTY) })
@@ -78,6 +85,9 @@ func (s *session) run(r *agent.ExecRequestPayload) {
 	code := int32(-1) // killed by a signal
 	if status.Exited() {
 		code = int32(status.ExitStatus())
+	}
+	if s.extended && status.Signaled() {
+		s.send(agent.ExecSignaled, agent.ExecSignaledPayload{Signal: int32(status.Signal()), Core: status.CoreDump()})
 	}
 	s.send(agent.ExecExited, agent.ExecExitedPayload{Code: code})
 }
@@ -118,16 +128,21 @@ func (s *session) start(r *agent.ExecRequestPayload, exit chan<- syscall.WaitSta
 }
 
 // pump sends one output until its end: end of file, EIO from a terminal that nobody has open any more, or an abort.
-func (s *session) pump(f *os.File, kind agent.Type) {
+func (s *session) pump(f *os.File, kind agent.Type, held *allowance) {
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return
 	}
 	for {
-		buf, n := readChunk(conn)
+		room := held.room(chunk)
+		if room == 0 {
+			return
+		}
+		buf, n := readChunk(conn, room)
 		if n <= 0 {
 			return
 		}
+		held.take(n)
 		s.svc.output.Add(uint64(n))
 		sent := s.send(kind, agent.Data{Data: buf[:n]})
 		chunks.Put(buf)
@@ -137,13 +152,13 @@ func (s *session) pump(f *os.File, kind agent.Type) {
 	}
 }
 
-// readChunk waits for output and reads it. A command that prints nothing holds no buffer.
-func readChunk(conn syscall.RawConn) (buf *[chunk]byte, n int) {
+// readChunk waits for output and reads at most most bytes of it. A command that prints nothing holds no buffer.
+func readChunk(conn syscall.RawConn, most int) (buf *[chunk]byte, n int) {
 	err := conn.Read(func(fd uintptr) bool {
 		buf = chunks.Get().(*[chunk]byte)
 		for {
 			var err error
-			n, err = unix.Read(int(fd), buf[:])
+			n, err = unix.Read(int(fd), buf[:most])
 			switch err {
 			case unix.EINTR:
 				continue
@@ -209,6 +224,8 @@ func (s *session) resize(rows, cols uint16) {
 func (s *session) abort() {
 	s.mu.Lock()
 	s.aborted = true
+	s.stdout.end()
+	s.stderr.end()
 	if s.pid != 0 && !s.over {
 		s.killLocked()
 	}
