@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"msb/protocol/agent"
 	"msb/protocol/frame"
@@ -128,7 +129,7 @@ func (c *client) admit(p *packet, first bool) (err error) {
 			x.bulk.drop()
 		}
 		c.mu.Unlock()
-	case agent.ExecSignal, agent.ExecResize:
+	case agent.ExecSignal, agent.ExecResize, agent.ExecCredit, agent.NodeCancel:
 		p.urgent = true
 	}
 	if m.known && m.t.IsDataClass() {
@@ -209,8 +210,11 @@ func (c *client) begin(id uint32, m message) (bool, error) {
 	if op != nil && c.open.bulk >= maxBulk {
 		c.mu.Unlock()
 		why := fmt.Sprintf("more than %d bulk operations at a time", maxBulk)
-		if m.t == agent.TCPConnect {
+		switch m.t {
+		case agent.TCPConnect:
 			return false, c.answer(id, agent.TCPFailed, m.v, agent.TCPFailedPayload{Error: why})
+		case agent.NodeRequest:
+			return false, c.answer(id, agent.NodeResponse, m.v, agent.NodeResponsePayload{Errno: uint32(syscall.EAGAIN), Message: why})
 		}
 		return false, c.answer(id, agent.FSResponse, m.v, agent.FSResponsePayload{Error: &why})
 	}
@@ -222,7 +226,11 @@ func (c *client) begin(id uint32, m message) (bool, error) {
 		// An id that comes again is a new operation: records are no longer late ones of the old.
 		delete(c.open.retired, id)
 	}
-	c.open.start(id, session{kind: m.t, bulk: op})
+	kind := m.t
+	if kind == agent.ExecOpen {
+		kind = agent.ExecRequest // a command, however it was asked for
+	}
+	c.open.start(id, session{kind: kind, bulk: op})
 	c.mu.Unlock()
 	return true, nil
 }

@@ -76,15 +76,17 @@ func (r *Relay) refusal(m message) string {
 		return ""
 	case !m.known:
 		return fmt.Sprintf("the guest does not know %q", m.name)
-	case !m.t.AvailableAt(r.guest.Generation):
-		return fmt.Sprintf("%s needs agent generation %d, the guest speaks %d: restart the sandbox to bring its agent up to date", m.name, m.t.Since(), r.guest.Generation)
+	case !m.t.AvailableTo(r.guest.Generation, r.guest.Ready.Extensions):
+		return fmt.Sprintf("%s needs %s, which this guest of generation %d does not have: restart the sandbox to bring its agent up to date", m.name, m.t.Needs(), r.guest.Generation)
 	}
 	return ""
 }
 
 // offers says whether an opening request offers raw records, and of which kind.
 func offers(m message) bool {
-	if m.t != agent.FSRequest && m.t != agent.TCPConnect {
+	switch m.t {
+	case agent.FSRequest, agent.TCPConnect, agent.NodeRequest:
+	default:
 		return false
 	}
 	var p struct {

@@ -17,7 +17,7 @@ const (
 
 // session is one exec, file or TCP operation that a client opened and the guest has not ended.
 type session struct {
-	kind agent.Type // ExecRequest, FSRequest or TCPConnect
+	kind agent.Type // ExecRequest, FSRequest, TCPConnect or NodeRequest
 	bulk *bulkOp    // nil when raw records were not offered
 }
 
