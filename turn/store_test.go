@@ -186,6 +186,13 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv("TEST_TRANSCRIPT"); path != "" {
 		writeUntilKilled(path)
 	}
+	if socket := os.Getenv("TEST_SANDBOX"); socket != "" {
+		serveSandbox(socket)
+		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == "turn" {
+		serveTurnAgent()
+	}
 	os.Exit(m.Run())
 }
 
