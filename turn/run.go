@@ -125,10 +125,6 @@ func (t *activeTurn) run(ctx context.Context, call *turnrpc.Pending, endTurn fun
 		late = timer.C
 	}
 	cancelled := ctx.Done()
-	ackCtx, dropAck := context.WithCancel(t.s.ctx)
-	var ack sync.WaitGroup
-	defer ack.Wait()
-	defer dropAck()
 	handle := func() {
 		for _, e := range t.take() {
 			if e.Kind == turnrpc.EventResult {
@@ -140,10 +136,10 @@ func (t *activeTurn) run(ctx context.Context, call *turnrpc.Pending, endTurn fun
 	cancel := func() {
 		cancelled = nil
 		endTurn()
-		// The answer says nothing: what counts is that of the turn.
-		ack.Go(func() {
-			t.s.conn.Call(ackCtx, turnrpc.CancelID(t.id), turnrpc.MethodCancelTurn, turnrpc.CancelTurn{ID: t.id}, nil)
-		})
+		select {
+		case t.s.cancels <- t.id:
+		default: // the guest takes nothing: the connection is about to be lost
+		}
 		late = time.NewTimer(CancelTimeout).C
 	}
 	finish := func(e error) (TurnResult, error) {
@@ -192,6 +188,25 @@ func (t *activeTurn) settle(handle func()) {
 			handle()
 		case <-settled:
 			handle()
+			return
+		}
+	}
+}
+
+// sendCancels sends what cancels turns, so that a guest that takes nothing
+// holds up nobody. The answers say nothing and are dropped.
+func (s *Session) sendCancels() {
+	for {
+		select {
+		case id := <-s.cancels:
+			f, err := turnrpc.Call(turnrpc.CancelID(id), turnrpc.MethodCancelTurn, turnrpc.CancelTurn{ID: id})
+			if err == nil {
+				err = s.conn.Send(s.ctx, f)
+			}
+			if err != nil {
+				s.log.Warn("cancel of a turn not sent", "err", err)
+			}
+		case <-s.ctx.Done():
 			return
 		}
 	}

@@ -125,6 +125,29 @@ func TestCancelIgnored(t *testing.T) {
 	})
 }
 
+// A guest that takes no data at all holds up neither the end of a turn nor the
+// farewell.
+func TestGuestTakesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stop := make(chan struct{})
+		s := open(t, Options{}, "", func(g *guest) { g.frame(); <-stop })
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Minute, cancel)
+		begun := time.Now()
+		_, err := s.Turn(ctx, "hi", TurnOptions{}, func(Event) {})
+		var failed *turnrpc.Error
+		if !errors.As(err, &failed) || failed.Code != CodeTimeout || time.Since(begun) != time.Minute+CancelTimeout {
+			t.Errorf("after %v: %v", time.Since(begun), err)
+		}
+		begun = time.Now()
+		s.Close()
+		if d := time.Since(begun); d != ShutdownTimeout {
+			t.Errorf("closed after %v", d)
+		}
+		close(stop)
+	})
+}
+
 // A guest that does not keep the deadline is cancelled by the host.
 func TestDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

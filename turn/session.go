@@ -67,6 +67,7 @@ type Session struct {
 	busy  chan string   // ids to answer CodeBusy
 	next  atomic.Uint64 // counter of calls, turns and notifications
 
+	cancels   chan string   // ids of turns to cancel
 	exclusive chan struct{} // held by a turn
 
 	mu     sync.Mutex
@@ -118,7 +119,7 @@ func start(ctx context.Context, rwc io.ReadWriteCloser, o Options, probe bool) (
 	}
 	s := &Session{
 		o: o, probe: probe, hello: hello, extensions: common, log: o.Log,
-		slots: turnrpc.NewSlots(), busy: make(chan string, turnrpc.MaxGuestCalls),
+		slots: turnrpc.NewSlots(), busy: make(chan string, turnrpc.MaxGuestCalls), cancels: make(chan string, 8),
 		exclusive: make(chan struct{}, 1), model: o.Model, calls: make(map[string]context.CancelFunc),
 	}
 	if s.log == nil {
@@ -135,6 +136,7 @@ func start(ctx context.Context, rwc io.ReadWriteCloser, o Options, probe bool) (
 		s.end()
 	})
 	s.work.Go(s.answerBusy)
+	s.work.Go(s.sendCancels)
 	return s, nil
 }
 
@@ -175,6 +177,7 @@ func (s *Session) Err() error { return s.conn.Err() }
 func (s *Session) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), ShutdownTimeout)
 	defer cancel()
+	defer context.AfterFunc(ctx, func() { s.conn.Close() })() // also when it takes nothing
 	err := s.conn.Call(ctx, s.nextID(), turnrpc.MethodShutdown, turnrpc.OK{OK: true}, nil)
 	s.conn.Close()
 	s.end()
