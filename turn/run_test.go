@@ -487,7 +487,9 @@ func TestProvider(t *testing.T) {
 func TestBusy(t *testing.T) {
 	gate := newGate(t, approval.Options{})
 	defer gate.Attach()()
+	done := make(chan struct{})
 	s := open(t, Options{Gate: gate, Provider: provider(nil)}, "", func(g *guest) {
+		defer close(done)
 		g.frame()
 		for i := range 7 {
 			g.sayf(`{"v":4,"id":"g-%d","method":"request_run_command_approval","params":{"turn_id":"1","command":"id"}}`, i)
@@ -517,6 +519,7 @@ func TestBusy(t *testing.T) {
 	if _, err := s.Turn(t.Context(), "hi", TurnOptions{}, func(Event) {}); err != nil {
 		t.Error(err)
 	}
+	<-done
 }
 
 func TestShutdown(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"sync"
+	"sync/atomic"
 
 	"msb/turn"
 	"msb/turn/approval"
@@ -16,7 +16,7 @@ type subscription struct {
 	id    uint64
 	next  *call
 	err   error
-	ended sync.Once
+	ended atomic.Bool
 }
 
 func (c *Client) subscribe(ctx context.Context, method string, params any) (*subscription, error) {
@@ -39,10 +39,13 @@ func (s *subscription) batch(ctx context.Context, ahead bool) (b batch, err erro
 		}
 	}
 	if err := s.next.wait(ctx, &b); err != nil {
-		if ctx.Err() == nil {
-			s.err = err
+		if ctx.Err() != nil {
+			return b, err
 		}
-		return b, err
+		if s.err = err; s.ended.Load() {
+			s.err = io.EOF
+		}
+		return b, s.err
 	}
 	s.next = nil
 	if b.End {
@@ -59,11 +62,12 @@ func (s *subscription) batch(ctx context.Context, ahead bool) (b batch, err erro
 }
 
 func (s *subscription) close() error {
-	s.ended.Do(func() {
-		if k, err := s.c.start(methodEnd, subParams{Sub: s.id}); err == nil {
-			k.wait(context.Background(), nil)
-		}
-	})
+	if s.ended.Swap(true) {
+		return nil
+	}
+	if k, err := s.c.start(methodEnd, subParams{Sub: s.id}); err == nil {
+		k.wait(context.Background(), nil)
+	}
 	return nil
 }
 
