@@ -65,7 +65,12 @@ func AppendFrame(dst []byte, id uint32, flags, generation uint8, name string, pa
 	if err != nil {
 		return dst, err
 	}
-	var body []byte
+	return AppendEncoded(dst, id, flags, generation, name, p)
+}
+
+// AppendEncoded is AppendFrame for a payload that is encoded already.
+func AppendEncoded(dst []byte, id uint32, flags, generation uint8, name string, p []byte) ([]byte, error) {
+	body := make([]byte, 0, len(p)+len(name)+32)
 	body = append(body, 0xa3, 0x61, 'v')
 	body = record.AppendHead(body, record.Uint, uint64(generation))
 	body = append(body, 0x61, 't')
