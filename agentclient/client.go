@@ -196,7 +196,7 @@ func (c *Client) open(h client.Header, body *client.Body) (received, error) {
 	case !known:
 	case t.Direction()&agent.GuestToHost == 0:
 		return received{}, &ProtocolError{ID: h.ID, Problem: e.T + " goes to the guest only"}
-	case t != agent.Error && !t.AvailableAt(c.ready.GuestVersion): // a relay may say core.error for any guest
+	case t != agent.Error && !t.AvailableTo(c.ready.GuestVersion, c.ready.Info.Extensions): // a relay may say core.error for any guest
 		return received{}, &ProtocolError{ID: h.ID, Problem: fmt.Sprintf("%s from a guest of generation %d", e.T, c.ready.GuestVersion)}
 	case (t.Flags()^h.Flags)&frame.FlagTerminal != 0:
 		return received{}, &ProtocolError{ID: h.ID, Problem: fmt.Sprintf("%s with flags 0x%02x", e.T, h.Flags)}

@@ -22,6 +22,10 @@ type ExecSpec struct {
 	TTY        bool
 	Rows, Cols uint16
 	Rlimits    []agent.Rlimit
+	// Window is how many bytes of each output may wait unread; the command
+	// waits then, as it would for a full pipe, and Wait waits with it. With 0,
+	// or a guest without msb.exec, unread output is spooled, see WithSpool.
+	Window int
 }
 
 // Exec is a started command. Its output is taken from the connection whether
@@ -33,6 +37,7 @@ type Exec struct {
 	stdout, stderr *inbox
 	stdin          *stdin
 	data           agent.Data // of the connection's reader
+	window         *window    // nil: output is not held back
 
 	started chan struct{} // closed when the command runs or never will
 	done    chan struct{} // closed when the command has ended
@@ -44,6 +49,8 @@ type Exec struct {
 	pid     uint32
 	code    int
 	err     error
+	signal  syscall.Signal // that ended the command, 0 when it is not known
+	core    bool
 }
 
 // SIGKILL ends a command that nobody wants any more.
@@ -74,7 +81,7 @@ func (c *Client) Exec(ctx context.Context, spec ExecSpec) (*Exec, error) {
 		Cmd: spec.Cmd, Args: spec.Args, Env: spec.Env, Cwd: optional(spec.Cwd), User: optional(spec.User),
 		TTY: spec.TTY, Rows: spec.Rows, Cols: spec.Cols, Rlimits: spec.Rlimits,
 	}
-	if err := c.send(ctx, s, client.Control, agent.ExecRequest, req); err != nil {
+	if err := e.request(ctx, req, spec.Window); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -91,6 +98,21 @@ func (c *Client) Exec(ctx context.Context, spec ExecSpec) (*Exec, error) {
 		return nil, e.err
 	}
 	return e, nil
+}
+
+// request asks for the command, by msb.exec when the guest has it.
+func (e *Exec) request(ctx context.Context, req agent.ExecRequestPayload, size int) error {
+	if !e.c.ready.Supports(agent.ExecOpen) {
+		return e.c.send(ctx, e.s, client.Control, agent.ExecRequest, req)
+	}
+	open := agent.ExecOpenPayload{Request: req}
+	if size > 0 {
+		e.window = newWindow(uint64(size))
+		e.stdout.memory = max(e.stdout.memory, size)
+		e.stderr.memory = max(e.stderr.memory, size)
+		open.Credit = &e.window.size
+	}
+	return e.c.send(ctx, e.s, client.Control, agent.ExecOpen, open)
 }
 
 // abort gives up a command that has not started yet, and kills it when it
@@ -126,10 +148,10 @@ func (e *Exec) Stdin() io.WriteCloser { return e.stdin }
 
 // Stdout returns the command's output; with TTY all output is here. It reads
 // until io.EOF, also after Wait.
-func (e *Exec) Stdout() io.Reader { return output{e.stdout} }
+func (e *Exec) Stdout() io.Reader { return output{e, e.stdout} }
 
 // Stderr returns the command's error output.
-func (e *Exec) Stderr() io.Reader { return output{e.stderr} }
+func (e *Exec) Stderr() io.Reader { return output{e, e.stderr} }
 
 // Signal sends a signal to the command's process group and returns when the
 // connection has taken it. It does not say whether it arrived. A relay that
@@ -162,6 +184,14 @@ func (e *Exec) Wait() (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.code, e.err
+}
+
+// Signaled returns the signal that ended the command and whether it left a
+// core, after Wait; 0 when none did or the guest does not say.
+func (e *Exec) Signaled() (sig syscall.Signal, core bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.signal, e.core
 }
 
 // Done is closed when the command has ended.
@@ -222,6 +252,14 @@ func (e *Exec) message(h client.Header, m received) error {
 			return err
 		}
 		e.stdin.fail(p)
+	case agent.ExecSignaled:
+		var p agent.ExecSignaledPayload
+		if err := agent.DecodePayload(m.p, &p); err != nil {
+			return err
+		}
+		if p.Signal > 0 && p.Signal <= 64 {
+			e.signal, e.core = syscall.Signal(p.Signal), p.Core
+		}
 	case agent.ExecExited:
 		var p agent.ExecExitedPayload
 		if err := agent.DecodePayload(m.p, &p); err != nil {
@@ -253,6 +291,9 @@ func (e *Exec) message(h client.Header, m received) error {
 // output takes a piece of stdout or stderr.
 func (e *Exec) output(id uint32, m received) {
 	err := agent.DecodePayload(m.p, &e.data)
+	if err == nil {
+		err = e.window.arrived(m.t, len(e.data.Data))
+	}
 	if err == nil {
 		in := e.stdout
 		if m.t == agent.ExecStderr {
@@ -313,9 +354,18 @@ func (e *Exec) finish(code int, err error) {
 }
 
 // output is what Stdout and Stderr return.
-type output struct{ in *inbox }
+type output struct {
+	e  *Exec
+	in *inbox
+}
 
-func (o output) Read(p []byte) (int, error) { return o.in.read(p, nil) }
+func (o output) Read(p []byte) (int, error) {
+	n, err := o.in.read(p, nil)
+	if o.e.window != nil && n > 0 {
+		o.e.window.consumed(o.e, o.in == o.e.stderr, n)
+	}
+	return n, err
+}
 
 // stdin is what Stdin returns.
 type stdin struct {

@@ -61,6 +61,17 @@ func (f *File) SetStat(ctx context.Context, a agent.Attrs) error {
 	return f.c.fsDo(ctx, "fsetstat", f.path, agent.OpFSetStat{Handle: f.id, Attrs: a})
 }
 
+func (f *File) request(op string, off uint64, length *uint64, offer *agent.BulkOffer) (agent.Type, any) {
+	if op == "write" {
+		return agent.FSRequest, agent.FSRequestPayload{Op: agent.OpWrite{Handle: f.id, Offset: off, Len: length}, Bulk: offer}
+	}
+	return agent.FSRequest, agent.FSRequestPayload{Op: agent.OpRead{Handle: f.id, Offset: off, Len: length}, Bulk: offer}
+}
+
+func (f *File) answer() agent.Type { return agent.FSResponse }
+
+func (f *File) result(id uint32, op string, p []byte) error { return fsResult(id, op, f.path, p) }
+
 // ReadAt reads len(p) bytes at off in one request. Like io.ReaderAt it returns
 // io.EOF when it reads fewer. p is not touched after it has returned.
 func (f *File) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
@@ -71,12 +82,12 @@ func (f *File) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	if len(p) >= f.c.cfg.readBulk && f.c.takeBulk() {
-		n, accepted, err := f.read(ctx, p, off, true)
+		n, accepted, err := f.c.read(ctx, f, p, off, true)
 		if !declined(err, accepted) {
 			return n, err
 		}
 	}
-	n, _, err := f.read(ctx, p, off, false)
+	n, _, err := f.c.read(ctx, f, p, off, false)
 	return n, err
 }
 
@@ -90,7 +101,7 @@ func (f *File) Download(ctx context.Context, w io.Writer, off int64, length *uin
 		return 0, err
 	}
 	if (length == nil || *length >= uint64(f.c.cfg.readBulk)) && f.c.takeBulk() {
-		n, accepted, err := f.download(ctx, w, off, length)
+		n, accepted, err := f.c.download(ctx, f, w, off, length)
 		if !declined(err, accepted) {
 			return n, err
 		}
@@ -115,7 +126,7 @@ func (f *File) downloadPieces(ctx context.Context, w io.Writer, off int64, lengt
 		if err := span("read", f.path, off+total, int64(len(buf))); err != nil {
 			return total, err
 		}
-		n, _, err := f.read(ctx, buf, off+total, false)
+		n, _, err := f.c.read(ctx, f, buf, off+total, false)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return total, err
 		}
@@ -141,12 +152,12 @@ func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
 	}
 	size := uint64(len(p))
 	if len(p) >= f.c.cfg.writeBulk && f.c.takeBulk() {
-		n, accepted, err := f.write(ctx, &memory{p: p}, off, &size, true)
+		n, accepted, err := f.c.write(ctx, f, &memory{p: p}, off, &size, true)
 		if !declined(err, accepted) {
 			return int(n), err
 		}
 	}
-	n, _, err := f.write(ctx, &memory{p: p}, off, &size, false)
+	n, _, err := f.c.write(ctx, f, &memory{p: p}, off, &size, false)
 	return int(n), err
 }
 
@@ -174,12 +185,12 @@ func (f *File) Upload(ctx context.Context, r io.Reader, off int64) (int64, error
 	}
 	head := &memory{p: buf}
 	if f.c.takeBulk() {
-		done, accepted, err := f.write(ctx, &joined{head, r}, off, nil, true)
+		done, accepted, err := f.c.write(ctx, f, &joined{head, r}, off, nil, true)
 		if !declined(err, accepted) {
 			return done, err
 		}
 	}
-	done, _, err := f.write(ctx, &joined{head, r}, off, nil, false)
+	done, _, err := f.c.write(ctx, f, &joined{head, r}, off, nil, false)
 	return done, err
 }
 

@@ -13,11 +13,20 @@ import (
 	"msb/protocol/frame"
 )
 
+// streamed is a file that a transfer reads or writes, by core.fs or msb.fs.
+type streamed interface {
+	// request builds the message that begins the transfer op, "read" or "write".
+	request(op string, off uint64, length *uint64, offer *agent.BulkOffer) (agent.Type, any)
+	// answer is the type of the message that ends it and result reads that.
+	answer() agent.Type
+	result(id uint32, op string, p []byte) error
+}
+
 // transfer is the common part of file reads and writes: one request that ends
-// with one fs.response, in raw bulk when it was offered and accepted.
+// with one response, in raw bulk when it was offered and accepted.
 type transfer struct {
 	c       *Client
-	f       *File
+	f       streamed
 	op      string
 	s       *client.Stream
 	offered bool // holds one of the connection's bulk operations until the end
@@ -38,11 +47,12 @@ func (t *transfer) signal() {
 }
 
 // start sends the request.
-func (t *transfer) start(ctx context.Context, h client.Handler, op agent.FSOp, offer *agent.BulkOffer) error {
+func (t *transfer) start(ctx context.Context, h client.Handler, off int64, length *uint64, offer *agent.BulkOffer) error {
 	if err := t.subscribe(h); err != nil {
 		return err
 	}
-	err := t.c.send(ctx, t.s, client.Control, agent.FSRequest, agent.FSRequestPayload{Op: op, Bulk: offer})
+	typ, payload := t.f.request(t.op, uint64(off), length, offer)
+	err := t.c.send(ctx, t.s, client.Control, typ, payload)
 	if err != nil {
 		t.unsubscribe()
 	}
@@ -82,8 +92,8 @@ func (t *transfer) fail(id uint32, err error) {
 func (t *transfer) end(h client.Header, m received, err error) {
 	if err == nil {
 		switch m.t {
-		case agent.FSResponse:
-			err = fsResult(h.ID, t.op, t.f.path, m.p)
+		case t.f.answer():
+			err = t.f.result(h.ID, t.op, m.p)
 		case agent.Error:
 			err = agentError(h.ID, m.p)
 		default:
@@ -128,9 +138,9 @@ func (t *transfer) leave(ln client.Lane, reason uint8, message string) {
 }
 
 // read reads len(p) bytes at off.
-func (f *File) read(ctx context.Context, p []byte, off int64, bulk bool) (n int, accepted bool, err error) {
+func (c *Client) read(ctx context.Context, f streamed, p []byte, off int64, bulk bool) (n int, accepted bool, err error) {
 	want := uint64(len(p))
-	r := f.newReading(bulk, want)
+	r := c.newReading(f, bulk, want)
 	r.p = p
 	err = r.run(ctx, off, &want, func() error { return nil })
 	r.mu.Lock()
@@ -146,13 +156,13 @@ func (f *File) read(ctx context.Context, p []byte, off int64, bulk bool) (n int,
 }
 
 // download streams to w in raw bulk.
-func (f *File) download(ctx context.Context, w io.Writer, off int64, length *uint64) (n int64, accepted bool, err error) {
+func (c *Client) download(ctx context.Context, f streamed, w io.Writer, off int64, length *uint64) (n int64, accepted bool, err error) {
 	want := uint64(math.MaxUint64)
 	if length != nil {
 		want = *length
 	}
-	r := f.newReading(true, want)
-	r.in = newInbox(f.c.cfg, 0)
+	r := c.newReading(f, true, want)
+	r.in = newInbox(c.cfg, 0)
 	err = r.run(ctx, off, length, func() error {
 		for {
 			m, err := r.in.view(func(p []byte) error {
@@ -204,14 +214,14 @@ type reading struct {
 	data  agent.Data
 }
 
-func (f *File) newReading(bulk bool, want uint64) *reading {
+func (c *Client) newReading(f streamed, bulk bool, want uint64) *reading {
 	return &reading{
-		transfer: transfer{c: f.c, f: f, op: "read", offered: bulk, wake: make(chan struct{}, 1)},
+		transfer: transfer{c: c, f: f, op: "read", offered: bulk, wake: make(chan struct{}, 1)},
 		want:     want,
 		offer: agent.BulkOffer{
 			Format:                 frame.BulkFormat,
-			MaxRecordPayload:       f.c.cfg.readRecord,
-			GuestToHostCreditLimit: f.c.cfg.window,
+			MaxRecordPayload:       c.cfg.readRecord,
+			GuestToHostCreditLimit: c.cfg.window,
 		},
 	}
 }
@@ -223,7 +233,7 @@ func (r *reading) run(ctx context.Context, off int64, length *uint64, drain func
 	if r.offered {
 		offer = &r.offer
 	}
-	if err := r.start(ctx, r, agent.OpRead{Handle: r.f.id, Offset: uint64(off), Len: length}, offer); err != nil {
+	if err := r.start(ctx, r, off, length, offer); err != nil {
 		return err
 	}
 	for {

@@ -43,11 +43,19 @@ type Ready struct {
 }
 
 // Supports tells whether messages of type t may be sent to this peer.
-func (r *Ready) Supports(t agent.Type) bool { return t.AvailableAt(r.NegotiatedVersion) }
+func (r *Ready) Supports(t agent.Type) bool {
+	return t.AvailableTo(r.NegotiatedVersion, r.Info.Extensions)
+}
 
 // EnsureVersionCompat returns an *UnsupportedOperationError when t may not be
-// sent to this peer.
+// sent to this peer, a *NotOfferedError when it belongs to an extension.
 func (r *Ready) EnsureVersionCompat(t agent.Type) error {
+	if name, version := t.Extension(); name != "" {
+		if r.Supports(t) {
+			return nil
+		}
+		return &NotOfferedError{Extension: name, Needs: version, Offered: r.Info.Extensions[name]}
+	}
 	return EnsureVersionCompatFor(r.NegotiatedVersion, t)
 }
 
@@ -56,7 +64,7 @@ func (r *Ready) EnsureVersionCompat(t agent.Type) error {
 func (r *Ready) ReadyBytes() []byte { return bytes.Clone(r.raw) }
 
 // EnsureVersionCompatFor is EnsureVersionCompat for callers that kept only the
-// negotiated generation.
+// negotiated generation. It says no to every extension.
 func EnsureVersionCompatFor(negotiated uint8, t agent.Type) error {
 	if t.AvailableAt(negotiated) {
 		return nil

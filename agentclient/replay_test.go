@@ -550,7 +550,7 @@ func doFS(ctx context.Context, c *Client, op agent.FSOp, bulk bool, x []line) (v
 	case agent.OpRead:
 		if op.Len == nil && bulk {
 			var b bytes.Buffer
-			_, _, err = file(op.Handle).download(ctx, &b, int64(op.Offset), nil)
+			_, _, err = file(op.Handle).c.download(ctx, file(op.Handle), &b, int64(op.Offset), nil)
 			return nil, b.Bytes(), err
 		}
 		n := uint64(100)
@@ -558,7 +558,7 @@ func doFS(ctx context.Context, c *Client, op agent.FSOp, bulk bool, x []line) (v
 			n = *op.Len
 		}
 		// Without a length the API asks for a piece; the recorded request had none.
-		r := file(op.Handle).newReading(bulk, n)
+		r := file(op.Handle).c.newReading(file(op.Handle), bulk, n)
 		r.p = make([]byte, n)
 		err = r.run(ctx, int64(op.Offset), op.Len, func() error { return nil })
 		return nil, r.p[:r.n], err
@@ -576,10 +576,10 @@ func doFS(ctx context.Context, c *Client, op agent.FSOp, bulk bool, x []line) (v
 			}
 		}
 		if cancelled(x) {
-			_, _, err = file(op.Handle).write(ctx, blockedReader{ctx}, int64(op.Offset), op.Len, bulk)
+			_, _, err = file(op.Handle).c.write(ctx, file(op.Handle), blockedReader{ctx}, int64(op.Offset), op.Len, bulk)
 			return nil, nil, err
 		}
-		_, _, err = file(op.Handle).write(ctx, bytes.NewReader(content), int64(op.Offset), op.Len, bulk)
+		_, _, err = file(op.Handle).c.write(ctx, file(op.Handle), bytes.NewReader(content), int64(op.Offset), op.Len, bulk)
 	}
 	return nil, nil, err
 }

@@ -23,20 +23,19 @@ type writing struct {
 
 // write sends all of src to off. With size, src must hold exactly as much. It
 // returns how many bytes the guest has taken, which it says at the end only.
-func (f *File) write(ctx context.Context, src io.Reader, off int64, size *uint64, bulk bool) (n int64, accepted bool, err error) {
+func (c *Client) write(ctx context.Context, f streamed, src io.Reader, off int64, size *uint64, bulk bool) (n int64, accepted bool, err error) {
 	w := &writing{
-		transfer: transfer{c: f.c, f: f, op: "write", offered: bulk, wake: make(chan struct{}, 1)},
+		transfer: transfer{c: c, f: f, op: "write", offered: bulk, wake: make(chan struct{}, 1)},
 		offer:    agent.BulkOffer{Format: frame.BulkFormat, MaxRecordPayload: frame.DefaultBulkRecordFS},
 	}
-	op := agent.OpWrite{Handle: f.id, Offset: uint64(off), Len: size}
 	small, inMemory := src.(*memory)
 	switch {
 	case bulk:
-		n, err = w.bulk(ctx, op, src)
+		n, err = w.bulk(ctx, off, size, src)
 	case inMemory && len(small.p) <= onePacket:
-		n, err = w.packet(ctx, op, small.p)
+		n, err = w.packet(ctx, off, size, small.p)
 	default:
-		n, err = w.inline(ctx, op, src)
+		n, err = w.inline(ctx, off, size, src)
 	}
 	if err != nil {
 		n = 0
@@ -47,7 +46,7 @@ func (f *File) write(ctx context.Context, src io.Reader, off int64, size *uint64
 }
 
 // packet sends request, data and end as one packet.
-func (w *writing) packet(ctx context.Context, op agent.OpWrite, data []byte) (int64, error) {
+func (w *writing) packet(ctx context.Context, off int64, size *uint64, data []byte) (int64, error) {
 	if err := w.c.ready.EnsureVersionCompat(agent.FSRequest); err != nil {
 		return 0, err
 	}
@@ -56,7 +55,8 @@ func (w *writing) packet(ctx context.Context, op agent.OpWrite, data []byte) (in
 	}
 	id, v := w.s.ID(), w.c.ready.EmittedVersion
 	p := client.NewPacket(len(data) + 256)
-	b, err := agent.AppendFrame(p.B, id, agent.FSRequest, v, agent.FSRequestPayload{Op: op})
+	typ, request := w.f.request(w.op, uint64(off), size, nil)
+	b, err := agent.AppendFrame(p.B, id, typ, v, request)
 	if err == nil {
 		b, err = agent.AppendDataFrame(b, id, agent.FSData, v, data)
 	}
@@ -78,8 +78,8 @@ func (w *writing) packet(ctx context.Context, op agent.OpWrite, data []byte) (in
 }
 
 // inline streams src as CBOR data.
-func (w *writing) inline(ctx context.Context, op agent.OpWrite, src io.Reader) (n int64, err error) {
-	if err := w.start(ctx, w, op, nil); err != nil {
+func (w *writing) inline(ctx context.Context, off int64, size *uint64, src io.Reader) (n int64, err error) {
+	if err := w.start(ctx, w, off, size, nil); err != nil {
 		return 0, err
 	}
 	p := client.NewPacket(w.c.cfg.record)
@@ -114,15 +114,15 @@ func (w *writing) inline(ctx context.Context, op agent.OpWrite, src io.Reader) (
 
 // bulk streams src as raw records. Nothing of src is read before the offer is
 // accepted.
-func (w *writing) bulk(ctx context.Context, op agent.OpWrite, src io.Reader) (n int64, err error) {
-	if err := w.start(ctx, w, op, &w.offer); err != nil {
+func (w *writing) bulk(ctx context.Context, off int64, size *uint64, src io.Reader) (n int64, err error) {
+	if err := w.start(ctx, w, off, size, &w.offer); err != nil {
 		return 0, err
 	}
 	if _, err := w.waitRoom(ctx); err != nil {
 		w.giveUp("cancelled by the caller")
 		return 0, err
 	}
-	for op.Len == nil || uint64(n) < *op.Len {
+	for size == nil || uint64(n) < *size {
 		p := client.NewPacket(frame.BulkOverhead + w.flow.max)
 		buf := p.B[:frame.BulkOverhead+w.flow.max]
 		m, rerr := src.Read(buf[frame.BulkOverhead:])
