@@ -41,25 +41,16 @@ func (o CreateOptions) config() (store.Config, error) {
 	}
 	c.MaxCPUs, c.MaxMemoryMiB = cmp.Or(o.MaxCPUs, c.CPUs), cmp.Or(o.MaxMemoryMiB, c.MemoryMiB)
 	bad := func(format string, args ...any) (store.Config, error) {
-		return store.Config{}, fmt.Errorf("%w: "+format, append([]any{ErrOption}, args...)...)
+		return store.Config{}, badOption(format, args...)
+	}
+	if err := CheckSize(c); err != nil {
+		return store.Config{}, err
 	}
 	switch {
 	case c.Engine != "qemu" && c.Engine != "process":
 		return bad("engine %q: there are qemu and process", c.Engine)
 	case c.Accel != engine.AccelAuto && c.Accel != engine.AccelKVM && c.Accel != engine.AccelTCG:
 		return bad("accelerator %q: there are auto, kvm and tcg", c.Accel)
-	case c.CPUs < 1:
-		return bad("%d CPUs: a sandbox needs at least 1", c.CPUs)
-	case c.MaxCPUs > maxCPUs:
-		return bad("%d CPUs: at most %d", c.MaxCPUs, maxCPUs)
-	case c.CPUs > c.MaxCPUs:
-		return bad("%d CPUs are more than the maximum of %d", c.CPUs, c.MaxCPUs)
-	case c.MemoryMiB < MinMemoryMiB:
-		return bad("%d MiB of memory: a sandbox needs at least %d MiB", c.MemoryMiB, MinMemoryMiB)
-	case c.MaxMemoryMiB > maxMemoryMiB:
-		return bad("%d MiB of memory: at most %d MiB", c.MaxMemoryMiB, maxMemoryMiB)
-	case c.MemoryMiB > c.MaxMemoryMiB:
-		return bad("%d MiB of memory are more than the maximum of %d MiB", c.MemoryMiB, c.MaxMemoryMiB)
 	case c.RootDisk < MinRootDisk:
 		return bad("a root disk of %d bytes: at least %d MiB", c.RootDisk, MinRootDisk>>20)
 	case c.RootDisk > maxRootDisk:
@@ -101,6 +92,29 @@ func (o CreateOptions) config() (store.Config, error) {
 		*path = abs
 	}
 	return c, nil
+}
+
+func badOption(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrOption}, args...)...)
+}
+
+// CheckSize checks the CPUs and the memory of a config against each other and the bounds. Errors wrap ErrOption.
+func CheckSize(c store.Config) error {
+	switch {
+	case c.CPUs < 1:
+		return badOption("%d CPUs: a sandbox needs at least 1", c.CPUs)
+	case c.MaxCPUs > maxCPUs:
+		return badOption("%d CPUs: at most %d", c.MaxCPUs, maxCPUs)
+	case c.CPUs > c.MaxCPUs:
+		return badOption("%d CPUs are more than the maximum of %d", c.CPUs, c.MaxCPUs)
+	case c.MemoryMiB < MinMemoryMiB:
+		return badOption("%d MiB of memory: a sandbox needs at least %d MiB", c.MemoryMiB, MinMemoryMiB)
+	case c.MaxMemoryMiB > maxMemoryMiB:
+		return badOption("%d MiB of memory: at most %d MiB", c.MaxMemoryMiB, maxMemoryMiB)
+	case c.MemoryMiB > c.MaxMemoryMiB:
+		return badOption("%d MiB of memory are more than the maximum of %d MiB", c.MemoryMiB, c.MaxMemoryMiB)
+	}
+	return nil
 }
 
 func control(r rune) bool { return r < ' ' || r == 0x7f }

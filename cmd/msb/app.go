@@ -55,8 +55,8 @@ var commands = []struct {
 	make  []func(*app) *cobra.Command
 }{
 	{groupStart, []func(*app) *cobra.Command{newUpCmd, newShellCmd, newMountCmd, newUmountCmd}},
-	{groupLife, []func(*app) *cobra.Command{newCreateCmd, newRunCmd, newStartCmd, newStopCmd, newRestartCmd, newResetCmd,
-		newRmCmd, newLsCmd, newPsCmd, newInspectCmd, newLogsCmd}},
+	{groupLife, []func(*app) *cobra.Command{newCreateCmd, newRunCmd, newStartCmd, newStopCmd, newRestartCmd, newResetCmd, newModifyCmd, newPauseCmd, newResumeCmd,
+		newRmCmd, newLsCmd, newPsCmd, newInspectCmd, newLogsCmd, newMetricsCmd}},
 	{groupInside, []func(*app) *cobra.Command{newExecCmd, newCpCmd, newPingCmd, newTouchCmd}},
 	{groupHost, []func(*app) *cobra.Command{newImageCmd, newDoctorCmd, newVersionCmd, newCompletionCmd}},
 	{"", []func(*app) *cobra.Command{newRuntimeCmd, newMountDaemonCmd, newTerminalGuardCmd}},

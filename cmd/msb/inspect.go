@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"msb/cmd/msb/progress"
+	"msb/protocol/control"
 	"msb/vmm"
 )
 
@@ -16,6 +18,45 @@ import (
 type sandboxView struct {
 	vmm.Sandbox
 	Mounts []mountView `json:"mounts"`
+	Live   *liveView   `json:"live,omitempty"` // with --live
+}
+
+// liveView is what the runtime of a sandbox says now.
+type liveView struct {
+	Protocol     string               `json:"protocol"` // "framed" or "json"
+	Paused       bool                 `json:"paused"`
+	Capabilities control.Capabilities `json:"capabilities"`
+	Memory       *control.MemoryState `json:"memory,omitempty"`
+	CPU          *control.CPUState    `json:"cpu,omitempty"`
+}
+
+// live asks the runtime of a sandbox that runs.
+func (a *app) live(ctx context.Context, h *vmm.Host, sb vmm.Sandbox) (*liveView, error) {
+	c, err := controlOf(h, sb)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	var v liveView
+	if v.Paused, err = c.Paused(ctx); err != nil {
+		return nil, controlError(sb, err)
+	}
+	if v.Capabilities, err = c.Capabilities(ctx); err != nil {
+		return nil, controlError(sb, err)
+	}
+	mode, err := c.Mode(ctx)
+	if err != nil {
+		return nil, controlError(sb, err)
+	}
+	v.Protocol = mode.String()
+	// A machine without a size of its own refuses these.
+	if m, err := c.MemoryState(ctx); err == nil {
+		v.Memory = &m
+	}
+	if s, err := c.CPUState(ctx); err == nil {
+		v.CPU = &s
+	}
+	return &v, ctx.Err()
 }
 
 // mountView is one mount of a sandbox on the host.
@@ -40,6 +81,7 @@ func viewOf(sb vmm.Sandbox) sandboxView {
 
 func newInspectCmd(app *app) *cobra.Command {
 	var list listing
+	var live bool
 	cmd := &cobra.Command{
 		Use:               "inspect NAME",
 		Short:             "Show everything about one sandbox",
@@ -62,18 +104,28 @@ func newInspectCmd(app *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return writeJSON(app.io.Out, viewOf(sb))
+			v := viewOf(sb)
+			if live {
+				if v.Live, err = app.live(ctx, h, sb); err != nil {
+					return err
+				}
 			}
-			return inspectTable(app, viewOf(sb))
+			if asJSON {
+				return writeJSON(app.io.Out, v)
+			}
+			return inspectTable(app, v)
 		}),
 	}
 	list.flags(cmd, "")
+	cmd.Flags().BoolVar(&live, "live", false, "also ask its runtime for the size that it has now")
 	return cmd
 }
 
 func inspectTable(app *app, v sandboxView) error {
 	state := string(v.State)
+	if v.Paused {
+		state += ", paused"
+	}
 	if v.Reason != "" {
 		state += " (" + v.Reason + ")"
 	}
@@ -96,6 +148,18 @@ func inspectTable(app *app, v sandboxView) error {
 			[]string{"processes", fmt.Sprintf("runtime %d, machine %d", v.RuntimePID, v.EnginePID)},
 			[]string{"agent socket", v.AgentSocket},
 			[]string{"control socket", v.ControlSocket})
+	}
+	for _, s := range v.Secrets {
+		rows = append(rows, []string{"secret", fmt.Sprintf("%s for %s (%s)", s.Name, strings.Join(s.Hosts, ", "), s.From)})
+	}
+	if l := v.Live; l != nil {
+		if m := l.Memory; m != nil {
+			rows = append(rows, []string{"memory now", fmt.Sprintf("%d MiB, target %d MiB, fixed %d MiB, maximum %d MiB", m.CurrentMiB, m.TargetMiB, m.BootMiB, m.MaxMiB)})
+		}
+		if c := l.CPU; c != nil {
+			rows = append(rows, []string{"cpus now", fmt.Sprintf("%d, target %d, enforced %d, maximum %d", c.ActualOnline, c.RequestedOnline, c.Enforced, c.Possible)})
+		}
+		rows = append(rows, []string{"control", l.Protocol})
 	}
 	for k, val := range v.Labels {
 		rows = append(rows, []string{"label", k + "=" + val})

@@ -79,10 +79,18 @@ func listSandboxes(ctx context.Context, app *app, list *listing, pass func(vmm.S
 func lsTable(app *app, found []vmm.Sandbox) error {
 	rows := make([][]string, len(found))
 	for i, sb := range found {
-		rows[i] = []string{sb.Name, string(sb.State), engineText(sb), orDash(sb.Image), strconv.Itoa(sb.CPUs),
+		rows[i] = []string{sb.Name, stateText(sb), engineText(sb), orDash(sb.Image), strconv.Itoa(sb.CPUs),
 			fmt.Sprintf("%d MiB", sb.MemoryMiB), age(sb.Created)}
 	}
 	return writeTable(app.io.Out, []string{"NAME", "STATE", "ENGINE", "IMAGE", "CPUS", "MEMORY", "CREATED"}, rows)
+}
+
+// stateText is the state in one word.
+func stateText(sb vmm.Sandbox) string {
+	if sb.Paused {
+		return "paused"
+	}
+	return string(sb.State)
 }
 
 // engineText names the engine and what it runs on; the one without a hardware boundary says so.
@@ -170,7 +178,7 @@ func psTable(app *app, found []vmm.Sandbox) error {
 				mounts += fmt.Sprintf(" (+%d)", n)
 			}
 		}
-		state := string(sb.State)
+		state := stateText(sb)
 		if sb.Reason != "" {
 			state += ": " + sb.Reason
 		}
