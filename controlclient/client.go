@@ -5,6 +5,7 @@
 package controlclient
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,6 @@ type Client struct {
 	welcome control.Welcome
 	flight  chan struct{}
 	timeout time.Duration
-	work    sync.WaitGroup
 }
 
 // Option changes a Client or a Connection.
@@ -86,14 +86,7 @@ func (c *Client) Welcome() control.Welcome { return c.welcome }
 
 // Close ends the connection. Requests that are under way end with an unknown
 // outcome.
-func (c *Client) Close() error {
-	err := c.engine.Close()
-	c.work.Wait()
-	return err
-}
-
-// drop ends the connection of a runtime that does not keep to the rules.
-func (c *Client) drop() { c.work.Go(func() { c.engine.Close() }) }
+func (c *Client) Close() error { return c.engine.Close() }
 
 // Done is closed when the connection is gone.
 func (c *Client) Done() <-chan struct{} { return c.engine.Done() }
@@ -123,36 +116,67 @@ func (c *Client) exchange(ctx context.Context, name string, payload []byte) (cli
 	case <-ctx.Done():
 		return client.Header{}, nil, fmt.Errorf("%s: not sent, too many requests are in flight: %w", name, context.Cause(ctx))
 	}
-	s, err := c.engine.Open(1)
+	w := &waiter{flight: c.flight, reply: make(chan result, 1)}
+	s, err := c.engine.Subscribe(w)
 	if err != nil {
 		<-c.flight
 		return client.Header{}, nil, fmt.Errorf("%s: not sent: %w", name, err)
 	}
 	if err := s.SendEncoded(ctx, name, payload); err != nil {
 		s.Close()
-		<-c.flight
+		w.leave()
 		return client.Header{}, nil, fmt.Errorf("%s: not sent: %w", name, err)
 	}
-	h, body, err := s.RecvFrame(ctx)
-	if err != nil {
-		// The request still counts as in flight on the other side until its reply comes, if ever.
-		c.work.Go(func() { c.outlive(s) })
-		return client.Header{}, nil, &OutcomeUnknownError{Op: name, Cause: err}
+	select {
+	case r := <-w.reply:
+		if r.err == nil && r.h.Flags != frame.FlagTerminal {
+			c.engine.Close()
+			r.err = fmt.Errorf("a reply with flags 0x%02x", r.h.Flags)
+		}
+		if r.err != nil {
+			return r.h, nil, &OutcomeUnknownError{Op: name, Cause: r.err}
+		}
+		return r.h, r.body, nil
+	case <-ctx.Done():
+		// The request stays in flight, here as on the other side, until its reply comes or the connection ends.
+		return client.Header{}, nil, &OutcomeUnknownError{Op: name, Cause: context.Cause(ctx)}
 	}
-	s.Close()
-	<-c.flight
-	if h.Flags != frame.FlagTerminal {
-		c.drop()
-		return client.Header{}, nil, &OutcomeUnknownError{Op: name, Cause: fmt.Errorf("a reply with flags 0x%02x", h.Flags)}
-	}
-	return h, body, nil
 }
 
-// outlive waits for a reply that nobody wants any more.
-func (c *Client) outlive(s *client.Stream) {
-	_, _, _ = s.RecvFrame(context.Background()) // ends with the connection
-	s.Close()
-	<-c.flight
+// waiter gets the reply of one request, whether somebody still waits or not.
+type waiter struct {
+	flight chan struct{}
+	reply  chan result // holds one
+	once   sync.Once
+}
+
+type result struct {
+	h    client.Header
+	body []byte
+	err  error
+}
+
+// leave gives the request's place in flight back.
+func (w *waiter) leave() { w.once.Do(func() { <-w.flight }) }
+
+// Frame takes the reply.
+func (w *waiter) Frame(h client.Header, body *client.Body) {
+	b, err := body.Bytes()
+	if err != nil {
+		return // Lost follows
+	}
+	w.deliver(result{h: h, body: bytes.Clone(b)})
+}
+
+// Lost tells that there will be none.
+func (w *waiter) Lost(err *client.LostError) { w.deliver(result{err: err}) }
+
+func (w *waiter) deliver(r result) {
+	select {
+	case w.reply <- r:
+	default: // more than one frame: the first, which was not terminal, ends the connection
+	}
+	w.leave()
 }
 
 // call is exchange for typed payloads.
@@ -169,7 +193,7 @@ func call[R any](ctx context.Context, c *Client, name string, payload any) (R, e
 	err = c.decode(name, body, &r)
 	var refused *control.Error
 	if err != nil && !errors.As(err, &refused) {
-		c.drop() // who does not keep to the rules is not asked again
+		c.engine.Close() // who does not keep to the rules is not asked again
 		return r, &OutcomeUnknownError{Op: name, Cause: err}
 	}
 	return r, err

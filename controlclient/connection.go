@@ -142,7 +142,7 @@ func (c *Connection) session(ctx context.Context) (session, error) {
 	case <-ctx.Done():
 		return session{}, context.Cause(ctx)
 	}
-		return s.session, s.err
+	return s.session, s.err
 }
 
 // retire closes a client that is not used any more. The caller holds mu.
