@@ -54,7 +54,7 @@ func (a *agent) startTurn(f *turnrpc.Frame) error {
 		return errors.New("turn already in progress")
 	}
 	t := &turn{a: a, id: f.ID, ask: p, rich: p.RichEvents, ended: make(chan struct{}), mcp: make(map[string]*turnrpc.MCPTool), ids: make(map[string]bool)}
-	t.started, t.output = a.extensions[turnrpc.ExtToolStarted] > 0, a.extensions[turnrpc.ExtOutput] > 0
+	t.started, t.output = a.hostKnows(turnrpc.ExtToolStarted), a.hostKnows(turnrpc.ExtOutput)
 	if p.TimeoutSec > 0 {
 		const most = 1 << 30 // seconds; more would overflow
 		t.ctx, t.cancel = context.WithTimeout(a.ctx, time.Duration(min(p.TimeoutSec, most))*time.Second)

@@ -77,49 +77,33 @@ func Serve(ctx context.Context, rwc io.ReadWriteCloser, cfg Config) error {
 	}
 	a.ctx, a.stop = context.WithCancel(ctx)
 	defer a.stop()
+	if err := a.hello(rwc); err != nil {
+		rwc.Close()
+		return err
+	}
 	a.conn = turnrpc.NewConn(rwc, a.handle)
-
-	served := make(chan error, 1)
-	go func() { served <- a.conn.Serve() }()
 	end := context.AfterFunc(a.ctx, func() { a.conn.Close() })
 	defer end()
 	a.work.Go(a.sendReplies)
-
-	if err = a.hello(); err == nil {
-		select {
-		case <-a.conn.Done():
-		case <-ctx.Done():
-		}
-	}
+	err = a.conn.Serve()
 	a.stop()
-	a.conn.Close()
-	a.cancelTurn("")
-	lost := <-served
 	a.work.Wait()
 	a.archive.close()
-	switch {
-	case err != nil:
-		return err
-	case errors.Is(lost, io.EOF), errors.Is(lost, turnrpc.ErrClosed):
+	if errors.Is(err, io.EOF) || errors.Is(err, turnrpc.ErrClosed) {
 		return nil
 	}
-	return lost
+	return err
 }
 
-// hello is the first exchange.
-func (a *agent) hello() error {
-	ctx, cancel := context.WithTimeout(a.ctx, helloTimeout)
+// hello is the first exchange. It is over before anything else is read, so that no call comes before what was agreed.
+func (a *agent) hello(rwc io.ReadWriteCloser) error {
+	ctx, cancel := context.WithTimeoutCause(a.ctx, helloTimeout, fmt.Errorf("no answer to hello in %v", helloTimeout))
 	defer cancel()
-	var r turnrpc.HelloResult
-	err := a.conn.Call(ctx, turnrpc.HelloID, turnrpc.MethodHello, turnrpc.Hello{
-		SessionID:  a.cfg.Guest.SessionID,
-		Capability: a.cfg.Guest.Capability,
-		ImageID:    a.cfg.ImageID,
-		Protocol:   turnrpc.Version,
-		GuestReady: true,
-		History:    a.history.Trimmed(),
-		Extensions: turnrpc.Extensions(),
-	}, &r)
+	stop := context.AfterFunc(ctx, func() { rwc.Close() })
+	r, err := a.exchange(rwc)
+	if !stop() {
+		err = context.Cause(ctx)
+	}
 	switch {
 	case err != nil:
 		return fmt.Errorf("the host did not accept the session: %w", err)
@@ -129,25 +113,46 @@ func (a *agent) hello() error {
 		return fmt.Errorf("%w: it speaks protocol %d, and this guest needs %d for models, MCP and approvals: upgrade the host (make build) and start the session again",
 			ErrHostTooOld, turnrpc.Normalize(r.Protocol), turnrpc.Version)
 	}
-	a.mu.Lock()
 	a.extensions = turnrpc.CommonExtensions(turnrpc.Extensions(), r.Extensions)
-	a.mu.Unlock()
 	return nil
 }
 
-// hostKnows tells whether the host listed an extension.
-func (a *agent) hostKnows(extension string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.extensions[extension] > 0
+func (a *agent) exchange(rwc io.ReadWriter) (turnrpc.HelloResult, error) {
+	var r turnrpc.HelloResult
+	call, err := turnrpc.Call(turnrpc.HelloID, turnrpc.MethodHello, turnrpc.Hello{
+		SessionID:  a.cfg.Guest.SessionID,
+		Capability: a.cfg.Guest.Capability,
+		ImageID:    a.cfg.ImageID,
+		Protocol:   turnrpc.Version,
+		GuestReady: true,
+		History:    a.history.Trimmed(),
+		Extensions: turnrpc.Extensions(),
+	})
+	if err != nil {
+		return r, err
+	}
+	b, err := turnrpc.Append(nil, call)
+	if err != nil {
+		return r, err
+	}
+	if _, err := rwc.Write(b); err != nil {
+		return r, err
+	}
+	f, err := turnrpc.Read(rwc)
+	if err != nil {
+		return r, err
+	}
+	if f.ID != turnrpc.HelloID || !f.IsResponse() {
+		return r, fmt.Errorf("the host began with %q, id %q, and not with the answer to hello", clip(f.Method, 64), clip(f.ID, 64))
+	}
+	return r, f.Decode(turnrpc.MethodHello, &r)
 }
 
+// hostKnows tells whether the host listed an extension.
+func (a *agent) hostKnows(extension string) bool { return a.extensions[extension] > 0 }
+
 // ours tells a host that knows our additions, whatever they are, from one that speaks the plain contract.
-func (a *agent) ours() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.extensions) > 0
-}
+func (a *agent) ours() bool { return len(a.extensions) > 0 }
 
 // sendReplies sends what the read loop must not wait for.
 func (a *agent) sendReplies() {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strings"
@@ -268,8 +269,14 @@ func (r fdReader) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		n, err := unix.Read(r.fd, p)
-		if err != unix.EINTR {
-			return max(n, 0), err
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return 0, err
+		case n == 0 && len(p) > 0:
+			return 0, io.EOF
+		default:
+			return n, nil
 		}
 	}
 }

@@ -31,6 +31,13 @@ const (
 	defaultImage = "msb-guest"
 )
 
+func init() {
+	// The first thread must not become one that has another user's file rights: it stands for the whole process.
+	if os.Args[0] == agentName {
+		runtime.LockOSThread()
+	}
+}
+
 // Children runs a part of the turn agent if that is what this process was started as; it does not return then. Call it
 // first in main.
 func Children() {
