@@ -23,7 +23,7 @@ func Styled(s string) string {
 		case n == 0:
 			return b.String()
 		case width > 0:
-			b.WriteString(seq)
+			b.WriteString(visible.Text(seq))
 		case seq == "\n":
 			b.WriteByte('\n')
 		case isStyle(seq):
