@@ -161,9 +161,9 @@ func (m *maker) serve(job func()) {
 
 func (m *maker) close() { close(m.jobs) }
 
-// processUmask reads the umask without changing it.
+// processUmask reads the umask without changing it: this thread's, as the one that /proc/self shows may be a maker's.
 func processUmask() int {
-	b, err := os.ReadFile("/proc/self/status")
+	b, err := os.ReadFile("/proc/thread-self/status")
 	if err != nil {
 		return 0o777
 	}
