@@ -218,3 +218,24 @@ func TestManySnapshots(t *testing.T) {
 	}
 	same(t, "oldest", get(t, r.tree+"/a"), "xx")
 }
+
+func TestStateThatCouldNotBeKept(t *testing.T) {
+	r := newRig(t)
+	must(t, r.Make(within(t), r.c))
+	must(t, r.Snapshot(within(t), r.c, Snapshot{Title: "one"}))
+	put(t, r.tree+"/a", "1")
+	r.budget = 1
+	put(t, r.tree+"/big", "too much")
+	if err := r.Snapshot(within(t), r.c, Snapshot{Title: "two"}); err == nil {
+		t.Error("no error")
+	}
+	r.budget = 0
+	if _, err := r.Undo(within(t), r.c); err == nil || !strings.Contains(err.Error(), "larger than the free disk") {
+		t.Errorf("error %v", err)
+	}
+	same(t, "untouched", get(t, r.tree+"/a"), "1")
+	u, err := r.Undo(within(t), r.c)
+	if err != nil || u.Snapshot.Title != "one" {
+		t.Errorf("%+v, %v", u, err)
+	}
+}

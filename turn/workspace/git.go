@@ -76,7 +76,7 @@ func failure(ctx context.Context, cmd *exec.Cmd, err error, said string) error {
 		return context.Cause(ctx)
 	}
 	if errors.Is(err, exec.ErrNotFound) {
-		return errors.New("git is needed on the host for workspaces and was not found: install it")
+		return ErrNoGit
 	}
 	what := ""
 	for _, a := range cmd.Args[1:] {

@@ -218,3 +218,17 @@ func free(dir string) (int64, error) {
 	}
 	return int64(st.Bavail) * st.Bsize, nil
 }
+
+// Make makes the workspace's folder in the sandbox, for its user, if there is
+// none.
+func (w *Workspace) Make(ctx context.Context, c *agentclient.Client) error {
+	if w.exists(ctx, c) {
+		return nil
+	}
+	h, err := w.start(ctx, c, "unpack", "--owner", w.owner)
+	if err != nil {
+		return err
+	}
+	defer h.close()
+	return h.answer()
+}

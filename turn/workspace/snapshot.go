@@ -15,7 +15,9 @@ import (
 )
 
 // Snapshot keeps the state of the workspace before a turn; s says which. In a
-// sandbox that nothing was brought into it makes the baseline first.
+// sandbox that nothing was brought into it makes the baseline first. When the
+// state cannot be kept, that is remembered: an undo must not go back further
+// than one turn unasked.
 func (w *Workspace) Snapshot(ctx context.Context, c *agentclient.Client, s Snapshot) error {
 	unlock, err := w.lock(ctx)
 	if err != nil {
@@ -41,10 +43,15 @@ func (w *Workspace) Snapshot(ctx context.Context, c *agentclient.Client, s Snaps
 		return err
 	}
 	s.N, s.Time = st.Next, time.Now().UTC()
-	if _, err := w.keep(ctx, c, st, r, s.N); err != nil {
-		return fmt.Errorf("keep the state before the turn: %w", err)
-	}
 	st.Next++
+	_, failed := w.keep(ctx, c, st, r, s.N)
+	if failed != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // there will be no turn
+		}
+		s.Failed = failed.Error()
+		failed = fmt.Errorf("keep the state before the turn: %w", failed)
+	}
 	for _, u := range st.Undone {
 		w.drop(ctx, r, u.State)
 		w.drop(ctx, r, u.Snapshot.N)
@@ -55,7 +62,7 @@ func (w *Workspace) Snapshot(ctx context.Context, c *agentclient.Client, s Snaps
 		w.drop(ctx, r, st.Snapshots[0].N)
 		st.Snapshots = slices.Delete(st.Snapshots, 0, 1)
 	}
-	if err := w.save(st); err != nil {
+	if err := errors.Join(failed, w.save(st)); err != nil {
 		return err
 	}
 	return w.tidy(ctx, r)
@@ -121,6 +128,11 @@ func (w *Workspace) Undo(ctx context.Context, c *agentclient.Client) (Undone, er
 		}
 		u.Snapshot = st.Snapshots[n-1]
 		st.Snapshots = st.Snapshots[:n-1]
+		if why := u.Snapshot.Failed; why != "" {
+			// Said once; the next undo is for the turn before.
+			return 0, 0, u, errors.Join(w.save(*st), fmt.Errorf("the last turn cannot be undone, the state before it could not be kept: %s; "+
+				"another undo goes back further, to before the turn before it", why))
+		}
 		from = st.Next
 		st.Next++
 		st.Undone = append(st.Undone, undone{State: from, Snapshot: u.Snapshot})

@@ -30,6 +30,8 @@ var (
 	ErrOccupied = errors.New(Root + " in the sandbox is not empty")
 	// ErrNothing reports that there is nothing to undo or redo.
 	ErrNothing = errors.New("nothing to undo")
+	// ErrNoGit reports that the host has no git, which every workspace needs.
+	ErrNoGit = errors.New("git is needed on the host for workspaces and was not found: install it")
 )
 
 // Workspace is the host's side of one sandbox's workspace. Calls of several
@@ -86,6 +88,8 @@ type Snapshot struct {
 	Session string    `json:"session,omitempty"`
 	Turn    string    `json:"turn,omitempty"`
 	Title   string    `json:"title,omitempty"`
+	// Failed says why the state could not be kept; the turn cannot be undone.
+	Failed string `json:"failed,omitempty"`
 }
 
 // state is what is kept of a workspace beside the objects.
