@@ -163,6 +163,11 @@ func (e *Exec) Signal(ctx context.Context, sig int) error {
 		return nil
 	default:
 	}
+	if syscall.Signal(sig) == syscall.SIGKILL {
+		if err := e.window.lift(ctx, e); err != nil {
+			return err
+		}
+	}
 	p, err := e.c.packet(e.s.ID(), agent.ExecSignal, agent.ExecSignalPayload{Signal: int32(sig)})
 	if err != nil {
 		return err

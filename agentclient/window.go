@@ -1,7 +1,9 @@
 package agentclient
 
 import (
+	"context"
 	"fmt"
+	"math"
 	"sync"
 
 	"msb/protocol/agent"
@@ -16,6 +18,7 @@ type window struct {
 	received [2]uint64 // stdout, stderr
 	read     [2]uint64
 	limit    [2]uint64
+	lifted   bool
 }
 
 func newWindow(size uint64) *window {
@@ -48,7 +51,7 @@ func (w *window) consumed(e *Exec, stderr bool, n int) {
 		i = 1
 	}
 	w.read[i] += uint64(n)
-	due := w.limit[i]-w.read[i] <= w.size/2
+	due := !w.lifted && w.limit[i]-w.read[i] <= w.size/2
 	if due {
 		w.limit[i] = w.read[i] + w.size
 	}
@@ -58,4 +61,16 @@ func (w *window) consumed(e *Exec, stderr bool, n int) {
 		// It fails only when the command or the connection has ended.
 		_ = e.c.send(until{e.done}, e.s, client.Control, agent.ExecCredit, credit)
 	}
+}
+
+// lift lets all of the output come, for a command that is about to be killed:
+// its end is told after what is left of its output, which may be a pipe full.
+func (w *window) lift(ctx context.Context, e *Exec) error {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	w.lifted, w.limit = true, [2]uint64{math.MaxUint64, math.MaxUint64}
+	w.mu.Unlock()
+	return e.c.send(ctx, e.s, client.Control, agent.ExecCredit, agent.ExecCreditPayload{Stdout: math.MaxUint64, Stderr: math.MaxUint64})
 }

@@ -236,6 +236,17 @@ func TestWindow(t *testing.T) {
 		if code, err := e.Wait(); code != 0 || err != nil || string(last) != "end\n" {
 			t.Errorf("code %d, %v, %q", code, err, last)
 		}
+		// One that is killed while it waits ends, read or not.
+		e, err = c.Exec(ctx, agentclient.ExecSpec{Cmd: "yes", Window: 16 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Signal(ctx, int(syscall.SIGKILL)); err != nil {
+			t.Fatal(err)
+		}
+		if code, err := e.Wait(); code != -1 || err != nil {
+			t.Errorf("killed: code %d, %v", code, err)
+		}
 		// One that is given up while it waits is gone.
 		e, err = c.Exec(ctx, agentclient.ExecSpec{Cmd: "yes", Window: 16 << 10})
 		if err != nil {
