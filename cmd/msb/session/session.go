@@ -38,7 +38,10 @@ var ErrOutput = errors.New("write output")
 const (
 	hangupGrace = 500 * time.Millisecond // from SIGHUP (or SIGPIPE) to SIGKILL
 	killGrace   = 5 * time.Second        // from SIGKILL to giving up on an answer
-	signalGrace = time.Second            // for a signal to leave
+
+	// outputWindow is how much of each output is on its way here at most, in bytes.
+	outputWindow = 1 << 20
+	signalGrace  = time.Second // for a signal to leave
 )
 
 // forwarded are the signals that a command without a terminal gets when we get them.
@@ -54,6 +57,9 @@ func Run(ctx context.Context, c *agentclient.Client, s *terminal.Streams, o Opti
 	if o.Spec.TTY {
 		o.Spec.Rows, o.Spec.Cols = s.Size()
 		o.Spec.Env = append([]string{"TERM=" + guestTerm(ctx, c.FS(), s.Env("TERM"))}, o.Spec.Env...)
+	}
+	if o.Spec.Window == 0 {
+		o.Spec.Window = outputWindow // what we cannot get rid of holds the command up, as a pipe would
 	}
 	e, err := c.Exec(ctx, o.Spec)
 	if err != nil {
@@ -82,8 +88,9 @@ type attached struct {
 }
 
 type ending struct {
-	code int
-	err  error
+	code   int
+	signal syscall.Signal
+	err    error
 }
 
 func (a *attached) run(ctx context.Context, signals <-chan os.Signal) (Result, error) {
@@ -103,7 +110,8 @@ func (a *attached) run(ctx context.Context, signals <-chan os.Signal) (Result, e
 	in.Go(func() {
 		out.Wait()
 		code, err := a.exec.Wait()
-		ended <- ending{code, err}
+		sig, _ := a.exec.Signaled()
+		ended <- ending{code, sig, err}
 	})
 	res, err := a.supervise(ctx, signals, ended)
 	// Closing the exec ends its streams, so every goroutine comes back, but for one that waits for the reader of our
@@ -140,6 +148,9 @@ func (a *attached) supervise(ctx context.Context, signals <-chan os.Signal, ende
 		select {
 		case e := <-ended:
 			res.Code = e.code
+			if e.signal != 0 { // the guest says it; else the last one sent is what is known
+				res.Signal = e.signal
+			}
 			switch {
 			case cause != nil, res.Detached, res.TimedOut:
 				return res, cause
