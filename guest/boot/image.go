@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +18,13 @@ const (
 	devUser = "dev"
 	devID   = 1000
 	devHome = "/home/dev"
+)
+
+// The user that the agent of a turn session runs as. Nobody logs in as it. Where the number is somebody else's, the
+// agent finds another one for itself.
+const (
+	turnUser = "msb-turn"
+	turnID   = 990
 )
 
 // maxText bounds what is read of an image's own configuration files.
@@ -119,10 +127,15 @@ func ensureUsers() error {
 		{"/etc/passwd", 0o644, true, []string{
 			"root:x:0:0:root:/root:" + shell,
 			fmt.Sprintf("%s:x:%d:%d::%s:%s", devUser, devID, devID, devHome, shell),
+			fmt.Sprintf("%s:x:%d:%d::/nonexistent:/bin/false", turnUser, turnID, turnID),
 		}},
-		{"/etc/group", 0o644, true, []string{"root:x:0:", fmt.Sprintf("%s:x:%d:", devUser, devID)}},
-		{"/etc/shadow", 0o640, false, []string{"root:*:19000:0:99999:7:::", devUser + ":!:19000:0:99999:7:::"}},
-		{"/etc/gshadow", 0o640, false, []string{"root:*::", devUser + ":!::"}},
+		{"/etc/group", 0o644, true, []string{
+			"root:x:0:", fmt.Sprintf("%s:x:%d:", devUser, devID), fmt.Sprintf("%s:x:%d:", turnUser, turnID),
+		}},
+		{"/etc/shadow", 0o640, false, []string{
+			"root:*:19000:0:99999:7:::", devUser + ":!:19000:0:99999:7:::", turnUser + ":!:19000:0:99999:7:::",
+		}},
+		{"/etc/gshadow", 0o640, false, []string{"root:*::", devUser + ":!::", turnUser + ":!::"}},
 	} {
 		old, err := readText(f.path)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -140,15 +153,18 @@ func ensureUsers() error {
 
 // addEntries appends the entries whose name the database does not have. Owner and mode of the file stay.
 func addEntries(path string, mode os.FileMode, old []byte, entries []string) error {
-	known := make(map[string]bool)
+	known, taken := make(map[string]bool), make(map[string]bool)
 	for line := range strings.Lines(string(old)) {
-		name, _, _ := strings.Cut(line, ":")
+		name, rest, _ := strings.Cut(line, ":")
 		known[name] = true
+		if f := strings.SplitN(rest, ":", 3); len(f) > 1 {
+			taken[f[1]] = true
+		}
 	}
 	text := old
 	for _, e := range entries {
 		name, _, _ := strings.Cut(e, ":")
-		if known[name] {
+		if known[name] || (name == turnUser && taken[strconv.Itoa(turnID)]) {
 			continue
 		}
 		if len(text) > 0 && text[len(text)-1] != '\n' {
