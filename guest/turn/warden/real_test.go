@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -169,5 +170,15 @@ func runGuest(t *testing.T, bin, input string) (output string, code int) {
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// runAs runs the agent as an ordinary user.
+func runAs(t *testing.T, bin string, uid uint32) (output string, code int) {
+	t.Helper()
+	cmd := exec.Command(bin, "turn", "--rpc", "stdio")
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	out, _ := cmd.CombinedOutput()
 	return string(out), cmd.ProcessState.ExitCode()
 }
