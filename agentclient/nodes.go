@@ -74,7 +74,8 @@ func (n *Nodes) Do(ctx context.Context, ops ...agent.NodeOp) ([]agent.NodeResult
 	if err != nil {
 		return nil, err
 	}
-	if err := n.c.send(ctx, s, client.Control, agent.NodeRequest, agent.NodeRequestPayload{Ops: ops, As: n.as}); err != nil {
+	ln := laneOf(ops)
+	if err := n.c.send(ctx, s, ln, agent.NodeRequest, agent.NodeRequestPayload{Ops: ops, As: n.as}); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -84,10 +85,20 @@ func (n *Nodes) Do(ctx context.Context, ops ...agent.NodeOp) ([]agent.NodeResult
 	case <-ctx.Done():
 	}
 	if k.leave() {
-		n.c.post(s.ID(), client.Control, agent.NodeCancel, agent.NodeCancelPayload{})
+		n.c.post(s.ID(), ln, agent.NodeCancel, agent.NodeCancelPayload{})
 		return nil, context.Cause(ctx)
 	}
 	return k.take()
+}
+
+// laneOf keeps requests with much data from delaying those without.
+func laneOf(ops []agent.NodeOp) client.Lane {
+	for _, op := range ops {
+		if w, ok := op.(*agent.NodeWrite); ok && len(w.Data) > 4<<10 {
+			return client.Data
+		}
+	}
+	return client.Control
 }
 
 // nodeCall is a request under way.

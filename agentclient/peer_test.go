@@ -27,6 +27,7 @@ type peer struct {
 	start  uint32
 	end    uint32
 
+	extensions  agent.Extensions
 	declineBulk string // answer bulk offers with this error
 	maxRecord   uint32
 	credit      uint64 // host-to-guest window
@@ -121,7 +122,7 @@ func (p *peer) prologue() []byte {
 		head = binary.BigEndian.AppendUint32(nil, p.start)
 		head = binary.BigEndian.AppendUint32(head, p.end)
 	}
-	head, err := agent.AppendFrame(head, 0, agent.Ready, p.gen, agent.ReadyPayload{BootTimeNS: 1, InitTimeNS: 2, ReadyTimeNS: 3, AgentVersion: "test"})
+	head, err := agent.AppendFrame(head, 0, agent.Ready, p.gen, agent.ReadyPayload{BootTimeNS: 1, InitTimeNS: 2, ReadyTimeNS: 3, AgentVersion: "test", Extensions: p.extensions})
 	if err != nil {
 		panic(err)
 	}

@@ -22,8 +22,15 @@ type scripted struct {
 // always taken and waits for expect.
 func newScript(t testing.TB, gen uint8, opts ...Option) (*Client, *scripted) {
 	t.Helper()
+	return newScriptOf(t, gen, func(*peer) {}, opts...)
+}
+
+// newScriptOf is newScript for a guest whose ready frame is changed.
+func newScriptOf(t testing.TB, gen uint8, change func(*peer), opts ...Option) (*Client, *scripted) {
+	t.Helper()
 	a, b := socketPair(t)
 	p := &peer{t: t, gen: gen, start: 1, end: frame.RangeStep}
+	change(p)
 	if _, err := b.Write(p.prologue()); err != nil {
 		t.Fatal(err)
 	}
