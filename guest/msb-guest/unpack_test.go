@@ -119,6 +119,7 @@ func TestUnpackKeepsWhatTarSays(t *testing.T) {
 
 func TestUnpackAddsWhatASandboxNeeds(t *testing.T) {
 	needTools(t)
+	const agent = "msb-turn:x:990:990::/nonexistent:/bin/false\n"
 	tests := []struct {
 		name    string
 		entries []entry
@@ -126,12 +127,14 @@ func TestUnpackAddsWhatASandboxNeeds(t *testing.T) {
 		home    [2]uint32
 	}{
 		{"nothing there", []entry{file("bin/sh", "")},
-			"root:x:0:0:root:/root:/bin/sh\ndev:x:1000:1000::/home/dev:/bin/sh\n", [2]uint32{1000, 1000}},
+			"root:x:0:0:root:/root:/bin/sh\ndev:x:1000:1000::/home/dev:/bin/sh\n" + agent, [2]uint32{1000, 1000}},
 		{"other users", []entry{file("etc/passwd", "root:x:0:0::/root:/bin/ash\nubuntu:x:1000:1000::/home/ubuntu:/bin/sh"),
 			file("etc/shadow", "root:*:1::::::\n"), {tar.Header{Name: "bin/bash", Mode: 0o755}, "x"}},
-			"root:x:0:0::/root:/bin/ash\nubuntu:x:1000:1000::/home/ubuntu:/bin/sh\ndev:x:1000:1000::/home/dev:/bin/bash\n", [2]uint32{1000, 1000}},
+			"root:x:0:0::/root:/bin/ash\nubuntu:x:1000:1000::/home/ubuntu:/bin/sh\ndev:x:1000:1000::/home/dev:/bin/bash\n" + agent, [2]uint32{1000, 1000}},
 		{"dev is there", []entry{file("etc/passwd", "root:x:0:0::/root:/bin/sh\ndev:x:500:501::/home/dev:/bin/sh\n")},
-			"root:x:0:0::/root:/bin/sh\ndev:x:500:501::/home/dev:/bin/sh\n", [2]uint32{500, 501}},
+			"root:x:0:0::/root:/bin/sh\ndev:x:500:501::/home/dev:/bin/sh\n" + agent, [2]uint32{500, 501}},
+		{"the agent's number is taken", []entry{file("etc/passwd", "root:x:0:0::/root:/bin/sh\ndev:x:1000:1000::/home/dev:/bin/sh\nother:x:990:7::/:/bin/sh\n")},
+			"root:x:0:0::/root:/bin/sh\ndev:x:1000:1000::/home/dev:/bin/sh\nother:x:990:7::/:/bin/sh\n", [2]uint32{1000, 1000}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
