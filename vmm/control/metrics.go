@@ -19,7 +19,7 @@ func (r *Resources) Metrics(ctx context.Context) (control.Metrics, error) {
 	m := control.Metrics{TimeNanos: uint64(time.Since(epoch)), Paused: r.Paused()}
 	m.Machine = machineUse(r.p.VM.PID(), r.p.Disk)
 	if size, err := r.size(ctx); err == nil {
-		memory, cpu := memoryState(size), r.cpuState(size)
+		memory, cpu := r.memoryState(size), r.cpuState(size)
 		m.Memory, m.CPU = &memory, &cpu
 	} else if !errors.Is(err, errNoSize) {
 		return m, err

@@ -50,6 +50,7 @@ type Resources struct {
 	p       Parts
 	resizer engine.Resizer // nil: the machine has no size of its own
 	cpus    guestCPUs
+	memory  shrinker
 
 	mu        sync.Mutex
 	requested int // CPUs
@@ -64,11 +65,17 @@ func NewResources(p Parts) *Resources {
 	r.resizer, _ = p.VM.(engine.Resizer)
 	r.cpus = guestCPUs{guest: p.Guest, paused: p.Pauser.Paused, log: p.Log, wake: make(chan struct{}, 1), seen: p.CPUs}
 	r.cpus.changed.L = &r.cpus.mu
+	r.memory = shrinker{resizer: r.resizer, guest: p.Guest, paused: p.Pauser.Paused, log: p.Log, wake: make(chan struct{}, 1)}
 	return r
 }
 
-// Run brings the guest's CPUs to what was asked for, until ctx ends.
-func (r *Resources) Run(ctx context.Context) { r.cpus.run(ctx) }
+// Run brings the guest's CPUs and memory to what was asked for, until ctx ends.
+func (r *Resources) Run(ctx context.Context) {
+	var work sync.WaitGroup
+	work.Go(func() { r.cpus.run(ctx) })
+	work.Go(func() { r.memory.run(ctx) })
+	work.Wait()
+}
 
 // Capabilities says what can be changed: a machine that has no memory to plug
 // and one CPU cannot be resized.
@@ -105,18 +112,19 @@ func (r *Resources) MemoryState(ctx context.Context) (control.MemoryState, error
 	if errors.Is(err, errNoSize) {
 		return control.MemoryState{}, refuse(control.CodeUnsupportedOperation, "no hotplug memory: this sandbox uses the host's memory as it is")
 	}
-	return memoryState(size), err
+	return r.memoryState(size), err
 }
 
-func memoryState(s engine.Size) control.MemoryState {
+func (r *Resources) memoryState(s engine.Size) control.MemoryState {
 	return control.MemoryState{
-		BootMiB: uint64(s.BootMiB), TargetMiB: uint64(s.RequestedMiB),
+		BootMiB: uint64(s.BootMiB), TargetMiB: uint64(r.memory.want(s.RequestedMiB)),
 		CurrentMiB: uint64(s.MemoryMiB), MaxMiB: uint64(s.MaxMemoryMiB),
 	}
 }
 
 // SetMemoryTarget asks the guest to take or give back memory. It follows at its
-// own pace: memory that it uses stays, and the state says so.
+// own pace: memory that it uses, and a little more, stays until it becomes free,
+// and the state says so.
 func (r *Resources) SetMemoryTarget(ctx context.Context, total uint64) (control.MemoryState, error) {
 	size, err := r.size(ctx)
 	switch {
@@ -131,13 +139,14 @@ func (r *Resources) SetMemoryTarget(ctx context.Context, total uint64) (control.
 	case total < uint64(size.BootMiB):
 		return control.MemoryState{}, refuse(control.CodeInvalidRequest, "%d MiB are less than the %d MiB that this machine cannot give back", total, size.BootMiB)
 	}
-	if err := r.resizer.Resize(ctx, 0, int(total)); err != nil {
+	// The device has blocks of 2 MiB, and an odd maximum has one more.
+	if err := r.memory.set(ctx, min(int(total+1)/2*2, (size.MaxMemoryMiB+1)/2*2)); err != nil {
 		return control.MemoryState{}, err
 	}
 	if size, err = r.size(ctx); err != nil {
 		return control.MemoryState{}, err
 	}
-	return memoryState(size), nil
+	return r.memoryState(size), nil
 }
 
 // UpdateSecrets changes what the vault holds.

@@ -180,6 +180,48 @@ func TestMemoryTargets(t *testing.T) {
 	}
 }
 
+// TestShrinking: the device never takes what the guest needs to go on.
+func TestShrinking(t *testing.T) {
+	m := smallMachine()
+	m.size.MemoryMiB, m.size.RequestedMiB = 1024, 1024
+	k := &kernel{m: m, online: map[int]bool{0: true}, texts: map[string]string{}}
+	available := func(mib int) {
+		k.mu.Lock()
+		k.texts["/proc/meminfo"] = fmt.Sprintf("MemTotal: 1 kB\nMemAvailable: %d kB\n", mib<<10)
+		k.mu.Unlock()
+	}
+	p := &pauser{}
+	r := resources(t, m, k, p)
+	available(keepFree + 200)
+	s, err := r.SetMemoryTarget(t.Context(), 512)
+	if size, _ := m.Size(t.Context()); err != nil || s.TargetMiB != 512 || s.CurrentMiB != 1024 || size.RequestedMiB != 824 {
+		t.Errorf("got %+v, %v; the device was asked for %d", s, err, size.RequestedMiB)
+	}
+	available(10) // it needs more: the device stops where it is
+	m.mu.Lock()
+	m.size.MemoryMiB = 900
+	m.mu.Unlock()
+	asked := func(want int) func() bool {
+		return func() bool { size, _ := m.Size(t.Context()); return size.RequestedMiB == want }
+	}
+	waitFor(t, asked(900))
+	available(keepFree + 5000)
+	waitFor(t, asked(512))
+	if s, err := r.SetMemoryTarget(t.Context(), 1024); err != nil || s.TargetMiB != 1024 || !asked(1024)() {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	k.mute = true // who does not say what he needs gets what was asked for
+	if s, err := r.SetMemoryTarget(t.Context(), 256); err != nil || s.TargetMiB != 256 || !asked(256)() {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	p.paused.Store(true)
+	if s, err := r.SetMemoryTarget(t.Context(), 300); err != nil || s.TargetMiB != 300 {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	p.paused.Store(false)
+	waitFor(t, asked(300))
+}
+
 func TestMachineWithoutASize(t *testing.T) {
 	r := resources(t, struct{ engine.VM }{}, nil, &pauser{})
 	if c := r.Capabilities(t.Context()); c.MemoryResize || c.CPUResize || !c.SecretsUpdate {
