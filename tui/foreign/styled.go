@@ -16,20 +16,29 @@ func Styled(s string) string {
 	var b strings.Builder
 	b.Grow(len(s))
 	var state byte
+	marks := 0 // on the last character
 	for len(s) > 0 {
 		seq, width, n, next := ansi.DecodeSequence(s, state, nil)
 		state = next
 		switch {
 		case n == 0:
 			return b.String()
-		case width > 0:
-			b.WriteString(visible.Text(seq))
 		case seq == "\n":
 			b.WriteByte('\n')
 		case isStyle(seq):
 			b.WriteString(seq)
-		case seq[0] != 0x1b && !(seq[0] >= 0x80 && seq[0] < 0xa0):
-			b.WriteString(visible.Text(seq))
+		case width > 0 || seq[0] != 0x1b && !(seq[0] >= 0x80 && seq[0] < 0xa0):
+			if width > 0 {
+				marks = -1 // the character itself
+			}
+			end := len(seq)
+			for i := range seq {
+				if marks++; marks > maxMarks {
+					end = i
+					break
+				}
+			}
+			b.WriteString(visible.Text(seq[:end]))
 		}
 		s = s[n:]
 	}
