@@ -58,6 +58,9 @@ var commands = []struct {
 	{groupLife, []func(*app) *cobra.Command{newCreateCmd, newRunCmd, newStartCmd, newStopCmd, newRestartCmd, newResetCmd, newModifyCmd, newPauseCmd, newResumeCmd,
 		newRmCmd, newLsCmd, newPsCmd, newInspectCmd, newLogsCmd, newMetricsCmd}},
 	{groupInside, []func(*app) *cobra.Command{newExecCmd, newCpCmd, newPingCmd, newTouchCmd}},
+	{groupAgent, []func(*app) *cobra.Command{newTurnCmd, newApprovalsCmd, newDiffCmd, newPatchCmd, newUndoCmd, newSessionCmd, newRulesCmd, newAuditCmd,
+		newProbeCmd}},
+	{groupModels, []func(*app) *cobra.Command{newModelCmd, newMCPCmd, newCredsCmd, newMCPDemoCmd}},
 	{groupHost, []func(*app) *cobra.Command{newImageCmd, newDoctorCmd, newVersionCmd, newCompletionCmd}},
 	{"", []func(*app) *cobra.Command{newRuntimeCmd, newMountDaemonCmd, newTerminalGuardCmd}},
 }

@@ -80,6 +80,8 @@ their files mounted on the host so that your editor and git work on them.`,
 		&cobra.Group{ID: groupStart, Title: "Start here:"},
 		&cobra.Group{ID: groupLife, Title: "Sandboxes:"},
 		&cobra.Group{ID: groupInside, Title: "Inside a sandbox:"},
+		&cobra.Group{ID: groupAgent, Title: "The agent and its work:"},
+		&cobra.Group{ID: groupModels, Title: "Models, MCP servers and keys:"},
 		&cobra.Group{ID: groupHost, Title: "Images and this machine:"},
 	)
 	for _, g := range commands {
@@ -97,6 +99,8 @@ const (
 	groupStart  = "start"
 	groupLife   = "life"
 	groupInside = "inside"
+	groupAgent  = "agent"
+	groupModels = "models"
 	groupHost   = "host"
 )
 

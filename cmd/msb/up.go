@@ -16,6 +16,7 @@ import (
 	"msb/agentclient"
 	"msb/cmd/msb/progress"
 	"msb/protocol/agent"
+	"msb/turn/workspace"
 	"msb/vmm"
 	"msb/vmm/store"
 )
@@ -27,6 +28,7 @@ type upOptions struct {
 	dir     string
 	noMount bool
 	noShell bool
+	project workspaceOptions
 }
 
 func newUpCmd(app *app) *cobra.Command {
@@ -37,10 +39,13 @@ func newUpCmd(app *app) *cobra.Command {
 		Long: `Bring a sandbox up: build what is missing, create or start it, mount its files at ~/msb/NAME
 and open a shell. NAME is made from the current folder's name when it is not given. Without a
 terminal, up says what it did and where the files are. It can be run again at any time.`,
-		Example:           "  msb up\n  msb up demo\n  msb up small --image tiny -m 256M",
+		Example:           "  msb up\n  msb up demo\n  msb up --workspace .\n  msb up small --image tiny -m 256M",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: app.completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.project.check(); err != nil {
+				return err
+			}
 			o.machine.name = firstArg(args)
 			if o.machine.name == "" {
 				var err error
@@ -59,6 +64,7 @@ terminal, up says what it did and where the files are. It can be run again at an
 		return app.imageNames(begin), cobra.ShellCompDirectiveNoFileComp
 	})
 	_ = cmd.MarkFlagDirname("mount")
+	o.project.flags(cmd)
 	o.machine.flags(app, cmd)
 	o.machine.processFlags(cmd)
 	return cmd
@@ -118,6 +124,9 @@ func bringUp(cmd *cobra.Command, app *app, o *upOptions) error {
 // goes on from it.
 func prepare(ctx context.Context, app *app, o *upOptions, steps *progress.Steps) error {
 	sb, err := runningSandbox(ctx, app, o, steps)
+	if err == nil && o.project.dir != "" {
+		err = app.bringWorkspace(ctx, sb.Name, o.project, steps)
+	}
 	if err != nil || o.noMount {
 		return err
 	}
@@ -203,9 +212,6 @@ func mountUp(ctx context.Context, app *app, sb vmm.Sandbox, dir string) (string,
 	return path, startMount(ctx, app, t, mountOptions{path: path, dir: dir})
 }
 
-// workspace is where a project lies in a sandbox.
-const workspace = "/work/repo"
-
 // defaultMountPath is what a mount without a path shows: the workspace if there is one, else the user's home.
 func defaultMountPath(ctx context.Context, t target) (string, error) {
 	c, err := t.dial(ctx)
@@ -213,7 +219,7 @@ func defaultMountPath(ctx context.Context, t target) (string, error) {
 		return "", err
 	}
 	defer c.Close()
-	for _, p := range []string{workspace, "/home/dev"} {
+	for _, p := range []string{workspace.Root, "/home/dev"} {
 		if isDir(ctx, c.FS(), p) {
 			return p, nil
 		}

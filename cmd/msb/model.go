@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"msb/cmd/msb/progress"
+	"msb/turn/config"
+	"msb/turn/creds"
+	"msb/turn/provider"
+	"msb/turn/visible"
+)
+
+func newModelCmd(app *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "model",
+		Short: "Models that agents may use",
+		Long: `Model profiles are in the settings file. Agents learn a profile's name, the provider's label and
+the model's name, and nothing else: addresses and keys stay on this host.`,
+		Example: "  msb model ls\n  msb model add local --provider ollama --model qwen3 --base-url http://localhost:11434/v1 --loopback\n  msb model test local",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newModelLsCmd(app), newModelAddCmd(app), newModelRmCmd(app), newModelTestCmd(app))
+	return cmd
+}
+
+// settings reads the settings file.
+func (a *app) settings() (*config.Config, string, error) {
+	h, err := a.home()
+	if err != nil {
+		return nil, "", err
+	}
+	c, err := config.Load(h.Config)
+	return c, h.Config, err
+}
+
+func (a *app) completeModels(_ *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+	c, _, err := a.settings()
+	if err != nil || len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return startingWith(c.ModelNames(), begin), cobra.ShellCompDirectiveNoFileComp
+}
+
+func startingWith(names []string, begin string) []string {
+	var found []string
+	for _, n := range names {
+		if strings.HasPrefix(n, begin) {
+			found = append(found, n)
+		}
+	}
+	return found
+}
+
+func newModelLsCmd(app *app) *cobra.Command {
+	var l listing
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the model profiles, the default one first",
+		Example: "  msb model ls\n  msb model ls --json",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			asJSON, err := l.asJSON()
+			if err != nil {
+				return err
+			}
+			c, _, err := app.settings()
+			if err != nil {
+				return err
+			}
+			type row struct {
+				Name       string `json:"name"`
+				Provider   string `json:"provider"`
+				Model      string `json:"model"`
+				BaseURL    string `json:"base_url,omitempty"`
+				Credential string `json:"credential,omitempty"`
+			}
+			list := []row{}
+			for _, name := range c.ModelNames() {
+				m, err := c.Model(name)
+				if err != nil {
+					return err
+				}
+				r := row{Name: m.Name, Provider: m.Provider, Model: m.Model, BaseURL: m.BaseURL}
+				if m.Credential != nil {
+					r.Credential = m.Credential.String()
+				}
+				list = append(list, r)
+			}
+			if asJSON {
+				return writeJSON(app.io.Out, list)
+			}
+			var rows [][]string
+			for _, r := range list {
+				rows = append(rows, []string{r.Name, r.Provider, r.Model, r.BaseURL, r.Credential})
+			}
+			return writeTable(app.io.Out, []string{"NAME", "PROVIDER", "MODEL", "BASE URL", "KEY"}, rows)
+		},
+	}
+	l.flags(cmd, "")
+	return cmd
+}
+
+func newModelAddCmd(app *app) *cobra.Command {
+	var m config.Model
+	var key string
+	cmd := &cobra.Command{
+		Use:   "add NAME --provider P --model M",
+		Short: "Add a model profile to the settings",
+		Long: `Add a profile. Providers openai, anthropic and xai have addresses of their own; any other name is a
+label for a server that speaks OpenAI's chat completions at --base-url. The key is not given here but
+where it is: env:VARIABLE, keyring:NAME, file:PATH (mode 0600) or command:PROGRAM ARGUMENTS.`,
+		Example: `  msb model add claude --provider anthropic --model claude-sonnet-4-5 --key env:ANTHROPIC_API_KEY
+  msb creds set openai && msb model add gpt --provider openai --model gpt-5 --key keyring:openai
+  msb model add local --provider ollama --model qwen3 --base-url http://localhost:11434/v1 --loopback`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			h, err := app.home()
+			if err != nil {
+				return err
+			}
+			m.Name = args[0]
+			if m.Credential, err = parseKey(key); err != nil {
+				return err
+			}
+			if err := m.Check(); err != nil {
+				return &usageError{err}
+			}
+			if err := config.AddModel(h.Config, m); err != nil {
+				return err
+			}
+			fmt.Fprintf(app.io.Err, "added to %s; `msb model test %s` asks it for a word\n", tilde(h.Config), m.Name)
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&m.Provider, "provider", "", "openai, anthropic, xai, or a label of your own")
+	f.StringVar(&m.Model, "model", "", "the model's name at the provider")
+	f.StringVar(&m.BaseURL, "base-url", "", "address of the server")
+	f.StringVar(&m.API, "api", "", "chat or messages (default: by the provider)")
+	f.StringVar(&key, "key", "", "where the key is")
+	f.BoolVar(&m.Loopback, "loopback", false, "allow an address on this machine, also with http")
+	f.Int64Var(&m.MaxTokens, "max-tokens", 0, "longest answer, in tokens")
+	return cmd
+}
+
+// parseKey reads SOURCE:PLACE; "" is no key.
+func parseKey(s string) (*creds.Ref, error) {
+	if s == "" {
+		return nil, nil
+	}
+	source, place, ok := strings.Cut(s, ":")
+	r := creds.Ref{Source: source, Name: place}
+	if source == creds.SourceCommand {
+		r.Name, r.Command = "", strings.Fields(place)
+	}
+	err := r.Check()
+	if !ok {
+		// It may be the key itself: it is not repeated.
+		err = errors.New("where is the key? give env:VARIABLE, keyring:NAME, file:PATH or command:PROGRAM, never the key itself")
+	}
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	return &r, nil
+}
+
+func newModelRmCmd(app *app) *cobra.Command {
+	return &cobra.Command{
+		Use:               "rm NAME",
+		Short:             "Take a model profile out of the settings",
+		Example:           "  msb model rm local",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: app.completeModels,
+		RunE: func(_ *cobra.Command, args []string) error {
+			h, err := app.home()
+			if err != nil {
+				return err
+			}
+			return config.RemoveModel(h.Config, args[0])
+		},
+	}
+}
+
+func newModelTestCmd(app *app) *cobra.Command {
+	return &cobra.Command{
+		Use:               "test [NAME]",
+		Short:             "Ask a model for one word",
+		Example:           "  msb model test\n  msb model test local",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: app.completeModels,
+		RunE: interruptible(func(ctx context.Context, args []string) error {
+			c, path, err := app.settings()
+			if err != nil {
+				return err
+			}
+			m, err := c.Model(firstArg(args))
+			if err != nil {
+				return err
+			}
+			if c.Offline && !m.Scripted() {
+				return fmt.Errorf("%s says offline: true", tilde(path))
+			}
+			r, err := provider.Test(ctx, m, creds.Open(config.CredentialsDir(path)))
+			if err != nil {
+				return fmt.Errorf("model %s: %w", m.Name, err)
+			}
+			fmt.Fprintf(app.io.Out, "%s answers: %s\n", m.Name, visible.Text(r.Text))
+			fmt.Fprintf(app.io.Out, "first word after %s, %d tokens in, %d out\n", progress.Seconds(r.First), r.Usage.InputTokens, r.Usage.OutputTokens)
+			return nil
+		}),
+	}
+}
