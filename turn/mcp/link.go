@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"syscall"
@@ -142,15 +143,27 @@ func (e *LoginError) Error() string {
 // broken tells whether an error means that the connection is of no more use.
 func broken(err error) bool {
 	var login *LoginError
-	return errors.Is(err, sdk.ErrConnectionClosed) || errors.Is(err, sdk.ErrSessionMissing) || errors.As(err, &login)
+	return isClosed(err) || errors.Is(err, sdk.ErrSessionMissing) || errors.As(err, &login)
 }
+
+// isClosed tells whether the other end is gone.
+func isClosed(err error) bool {
+	return errors.Is(err, sdk.ErrConnectionClosed) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, syscall.EPIPE)
+}
+
+// codeRejected is the SDK's own code for a request that its transport did not
+// send; the server said nothing.
+const codeRejected = -32005
 
 // tell is an error as the guest may see it: no address, and nothing of the host
 // but what to do.
-func (s *server) tell(ctx context.Context, err error) error {
+func (s *server) tell(ctx context.Context, l *link, err error) error {
 	var login *LoginError
 	var answer *jsonrpc.Error
 	name := s.conf.Name
+	if l == nil {
+		l = &link{secrets: &secrets{}}
+	}
 	switch {
 	case errors.Is(err, errClosed):
 		return err
@@ -160,8 +173,6 @@ func (s *server) tell(ctx context.Context, err error) error {
 		return fmt.Errorf("MCP server %q did not answer in %v", name, CallTimeout)
 	case ctx.Err() != nil:
 		return fmt.Errorf("MCP call canceled: %w", ctx.Err())
-	case errors.As(err, &answer):
-		return fmt.Errorf("MCP server %q refused the call: %s", name, cut(answer.Message, 1024))
 	case errors.Is(err, errRedirect):
 		return fmt.Errorf("MCP server %q redirects to another address, which is not followed", name)
 	case errors.Is(err, errTooLarge):
@@ -170,7 +181,9 @@ func (s *server) tell(ctx context.Context, err error) error {
 		return fmt.Errorf("MCP server %q cannot be reached (connection refused)", name)
 	case isDNS(err):
 		return fmt.Errorf("MCP server %q cannot be reached (its name is not known)", name)
-	case errors.Is(err, sdk.ErrConnectionClosed):
+	case errors.As(err, &answer) && answer.Code != codeRejected:
+		return fmt.Errorf("MCP server %q refused the call: %s", name, l.secrets.redact(cut(answer.Message, 1024)))
+	case isClosed(err):
 		return fmt.Errorf("MCP server %q closed the connection", name)
 	}
 	return fmt.Errorf("MCP server %q failed: see the log on the host", name)

@@ -188,7 +188,7 @@ func (s *server) call(ctx context.Context, c turnrpc.MCPCall) (turnrpc.MCPResult
 	}
 	for again := false; ; again = true {
 		if _, err := s.discover(ctx, false); err != nil {
-			return none, s.tell(ctx, err)
+			return none, s.tell(ctx, nil, err)
 		}
 		if _, ok := s.tool(c.Tool); !ok {
 			return none, fmt.Errorf("MCP server %q has no tool %q", s.conf.Name, clip(c.Tool, 64))
@@ -222,7 +222,7 @@ func (s *server) call(ctx context.Context, c turnrpc.MCPCall) (turnrpc.MCPResult
 		if broken(err) {
 			s.drop(l)
 		}
-		return none, s.tell(ctx, err)
+		return none, s.tell(ctx, l, err)
 	}
 }
 
