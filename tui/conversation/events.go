@@ -181,7 +181,7 @@ func (c *Conversation) end(e *turn.Event) {
 		parts = append(parts, elapsed(e.Time.Sub(c.began)))
 	}
 	if c.usage != (turnrpc.Usage{}) {
-		parts = append(parts, tokens(c.usage))
+		parts = append(parts, Tokens(c.usage))
 		c.Total.InputTokens += c.usage.InputTokens
 		c.Total.OutputTokens += c.usage.OutputTokens
 		if c.Cost != nil {
@@ -215,7 +215,7 @@ func (c *Conversation) session(e *turn.Event) {
 }
 
 // Tokens says how much a model was used.
-func tokens(u turnrpc.Usage) string {
+func Tokens(u turnrpc.Usage) string {
 	return fmt.Sprintf("%s in · %s out", thousands(u.InputTokens), thousands(u.OutputTokens))
 }
 

@@ -1,0 +1,425 @@
+package tui
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"msb/protocol/control"
+	"msb/tui/approve"
+	"msb/tui/compose"
+	"msb/tui/conversation"
+	"msb/tui/files"
+	"msb/tui/foreign"
+	"msb/tui/link"
+	"msb/tui/shell"
+	"msb/tui/theme"
+	"msb/turn"
+	"msb/vmm"
+	"msb/vmm/store"
+)
+
+// tab is one of the views.
+type tab int
+
+const (
+	tabTurns tab = iota
+	tabShell
+	tabFiles
+	tabEvents
+	tabBoxes
+)
+
+var tabNames = []string{"turns", "shell", "files", "events", "boxes"}
+
+// App is the screen. All its state is changed in Update; what takes time runs
+// in commands and connections.
+type App struct {
+	o     Options
+	ctx   context.Context
+	send  func(tea.Msg)
+	work  sync.WaitGroup // connections that are being closed
+	theme *theme.Theme
+
+	w, h    int
+	tab     tab
+	blurred bool
+	frame   int
+	ticking bool
+	now     time.Time
+	help    bool
+	toast   string
+	alert   bool // the toast is about a failure
+	toastAt time.Time
+	quitAt  time.Time // Ctrl-C was pressed once
+	pager   *pager
+	dialog  *dialog
+
+	boxes     []vmm.Sandbox
+	listed    bool
+	listErr   string
+	chosen    int
+	busy      map[string]string // box: what is being done with it
+	box       vmm.Sandbox       // the one that is open
+	turns     *link.Turns
+	unwatch   context.CancelFunc
+	up        bool
+	down      string
+	models    []string
+	sessions  []turn.Info
+	session   string // id; "": none yet
+	starting  bool   // a question is on its way
+	queued    []string
+	lastAsked string
+	cpu       []float64
+	last      *control.Metrics
+	metrics   *control.Metrics
+
+	conv    *conversation.Conversation
+	comp    *compose.Composer
+	panel   *approve.Panel
+	browse  bool
+	search  *string // being typed
+	query   string
+	shells  []*boxShell
+	shellAt int
+	nextID  int
+	prefix  bool // Ctrl-] was typed in the shell
+	zoom    bool // the shell has the whole screen
+	files   *files.Tree
+	events  *eventLog
+}
+
+type boxShell struct {
+	box string
+	*shell.Shell
+}
+
+// Messages of the app's own.
+type (
+	boxesMsg struct {
+		list []vmm.Sandbox
+		err  error
+	}
+	refreshMsg struct{}
+	frameMsg   time.Time
+	doneMsg    struct { // something that was asked for has ended
+		box, text string
+		err       error
+	}
+	askedMsg struct {
+		session turn.Info
+		fresh   bool
+		text    string
+		busy    bool
+		err     error
+	}
+	answeredMsg struct {
+		id, text string
+		err      error
+	}
+	olderMsg struct {
+		session string
+		after   uint64
+		events  []turn.Event
+		err     error
+	}
+	sessionsMsg struct {
+		list []turn.Info
+		err  error
+	}
+	pageMsg struct {
+		title, text string
+		diff        bool
+		err         error
+	}
+)
+
+// newApp returns the screen before anything is known.
+func newApp(ctx context.Context, o Options) *App {
+	t := theme.New(true)
+	a := &App{o: o, ctx: ctx, theme: t, now: time.Now(), busy: make(map[string]string),
+		conv: conversation.New(t), comp: compose.New(t, commands), panel: approve.New(t), events: newEventLog()}
+	a.conv.Cost = o.Cost
+	a.files = files.New(t)
+	a.comp.SetHint("ask for something, / for commands")
+	a.box.Name = o.Name
+	return a
+}
+
+// Init starts what the first screen does not wait for.
+func (a *App) Init() tea.Cmd {
+	return tea.Batch(a.list(), tea.RequestBackgroundColor)
+}
+
+// Update takes a message.
+func (a *App) Update(m tea.Msg) (tea.Model, tea.Cmd) {
+	a.now = time.Now()
+	cmd := a.update(m)
+	if tick := a.tick(); tick != nil {
+		cmd = tea.Batch(cmd, tick)
+	}
+	return a, cmd
+}
+
+func (a *App) update(m tea.Msg) tea.Cmd {
+	switch m := m.(type) {
+	case tea.WindowSizeMsg:
+		a.w, a.h = m.Width, m.Height
+		return a.panel.Resized()
+	case tea.BackgroundColorMsg:
+		a.setTheme(theme.New(m.IsDark()))
+	case tea.FocusMsg:
+		a.blurred = false
+		return a.panel.Disturb()
+	case tea.BlurMsg:
+		a.blurred = true
+		return a.panel.Disturb()
+	case tea.KeyPressMsg:
+		return a.key(m)
+	case tea.PasteMsg:
+		return a.paste(m.Content)
+	case tea.MouseMsg:
+		return a.mouse(m)
+	case frameMsg:
+		a.ticking = false
+		a.frame++
+
+	case boxesMsg:
+		return a.listedBoxes(m)
+	case refreshMsg:
+		return a.list()
+	case doneMsg:
+		delete(a.busy, m.box)
+		a.say(m.text, m.err)
+		return a.listOnce()
+
+	case link.UpMsg, link.DownMsg, link.EventsMsg, link.RequestsMsg, link.MetricsMsg:
+		return a.linked(m)
+	case askedMsg:
+		return a.asked(m)
+	case answeredMsg:
+		return a.answered(m)
+	case olderMsg:
+		if m.session == a.session && m.err == nil {
+			a.conv.Prepend(m.after, m.events)
+		}
+		a.say("", m.err)
+	case sessionsMsg:
+		a.say("", m.err)
+		if m.err == nil {
+			a.sessions = m.list
+			a.chooseSession()
+		}
+	case pageMsg:
+		a.say("", m.err)
+		if m.err == nil {
+			a.pager = newPager(m.title, m.text, m.diff)
+		}
+
+	case approve.TickMsg:
+		return a.panel.Tick(m)
+	case approve.AnswerMsg:
+		return a.answer(m)
+	case compose.SendMsg:
+		return a.entered(m.Text)
+	case compose.FilesMsg:
+		return a.completeFiles(m.Prefix)
+	case namesMsg:
+		a.comp.Files(m.prefix, m.names)
+
+	case shell.StartedMsg, shell.OutputMsg, shell.EndedMsg:
+		return a.shellMsg(m)
+	case files.Msg:
+		return a.filesMsg(m)
+	case editedMsg:
+		a.say("", m.err)
+		return a.filesRefresh()
+	}
+	return nil
+}
+
+func (a *App) setTheme(t *theme.Theme) {
+	a.theme = t
+	a.conv.SetTheme(t)
+	a.comp.SetTheme(t)
+	a.panel.SetTheme(t)
+	a.files.SetTheme(t)
+}
+
+// frameEvery is how often what moves by itself is drawn.
+const frameEvery = 120 * time.Millisecond
+
+// tick keeps the pictures moving as long as something does.
+func (a *App) tick() tea.Cmd {
+	moving := a.conv.Busy() || a.starting || len(a.busy) > 0 || a.toast != "" && a.now.Sub(a.toastAt) < toastFor
+	if a.ticking || !moving {
+		return nil
+	}
+	a.ticking = true
+	return tea.Tick(frameEvery, func(t time.Time) tea.Msg { return frameMsg(t) })
+}
+
+const toastFor = 6 * time.Second
+
+// say shows a line for a while.
+func (a *App) say(text string, err error) {
+	switch {
+	case err != nil:
+		a.toast, a.alert = foreign.Text(err.Error()), true
+	case text != "":
+		a.toast, a.alert = foreign.Text(text), false
+	default:
+		return
+	}
+	a.toastAt = a.now
+}
+
+// linked is what a connection brought.
+func (a *App) linked(m tea.Msg) tea.Cmd {
+	switch m := m.(type) {
+	case link.UpMsg:
+		if m.Box != a.box.Name {
+			return nil
+		}
+		a.up, a.down = true, ""
+		a.models, a.sessions = m.Status.Models, m.Status.Sessions
+		if a.session == "" && len(a.sessions) > 0 {
+			a.attach(a.sessions[0])
+		} else if a.session != "" {
+			a.turns.Follow(a.session, a.conv.Seq())
+		} else if a.o.Prompt != "" && a.comp.Empty() && a.conv.Empty() {
+			a.comp.Set(a.o.Prompt)
+		}
+	case link.DownMsg:
+		if m.Box != a.box.Name {
+			return nil
+		}
+		a.up, a.down = false, foreign.Text(m.Err.Error())
+		return a.panel.Set(nil)
+	case link.EventsMsg:
+		if m.Box != a.box.Name || m.Session != a.session {
+			return nil
+		}
+		return a.happened(m.Events)
+	case link.RequestsMsg:
+		if m.Box != a.box.Name {
+			return nil
+		}
+		before, count := a.panel.Current(), a.panel.Count()
+		cmd := a.panel.Set(m.List)
+		if a.panel.Count() > count || a.panel.Open() && a.panel.Current() != before {
+			return tea.Batch(cmd, a.notify(fmt.Sprintf("%s asks for your approval", a.box.Name)))
+		}
+		return cmd
+	case link.MetricsMsg:
+		if m.Box == a.box.Name {
+			a.measured(m.Metrics)
+		}
+	}
+	return nil
+}
+
+// happened takes events of the session.
+func (a *App) happened(events []turn.Event) tea.Cmd {
+	ended := a.conv.Ended
+	a.conv.Add(events)
+	a.events.add(events)
+	if n := len(a.conv.Prompts); n > 0 && a.conv.Prompts[n-1] != a.lastAsked {
+		a.lastAsked = a.conv.Prompts[n-1]
+		a.comp.Remember(a.conv.Prompts)
+	}
+	if a.conv.Ended == ended || a.conv.Busy() {
+		return nil
+	}
+	canceled := false
+	for i := range events {
+		if events[i].Kind == turn.KindEnd {
+			canceled = events[i].Status == turn.StatusCanceled
+		}
+	}
+	var cmds []tea.Cmd
+	if len(events) > 0 && a.now.Sub(events[len(events)-1].Time) < 5*time.Second {
+		cmds = append(cmds, a.notify(a.box.Name+": the turn has ended"))
+	}
+	if len(a.queued) > 0 && !a.starting {
+		next := a.queued[0]
+		if canceled {
+			if a.comp.Empty() {
+				a.queued = a.queued[1:]
+				a.comp.Set(next)
+			}
+		} else {
+			a.queued = a.queued[1:]
+			cmds = append(cmds, a.ask(next))
+		}
+	}
+	return tea.Batch(cmds...)
+}
+
+// attach shows a session from its recent events on.
+func (a *App) attach(i turn.Info) {
+	a.session = i.ID
+	a.conv = conversation.New(a.theme)
+	a.conv.Cost, a.conv.Model = a.o.Cost, i.Model
+	a.events.clear()
+	const recent = 2000
+	if i.Seq > recent {
+		a.conv.Begin(i.Seq - recent)
+	}
+	a.turns.Follow(i.ID, a.conv.Seq())
+}
+
+// measured keeps what the sparkline shows.
+func (a *App) measured(m control.Metrics) {
+	if a.last != nil && m.TimeNanos > a.last.TimeNanos {
+		use := float64(m.Machine.CPUNanos-min(a.last.Machine.CPUNanos, m.Machine.CPUNanos)) / float64(m.TimeNanos-a.last.TimeNanos)
+		a.cpu = append(a.cpu, use/float64(max(a.box.CPUs, 1)))
+		if len(a.cpu) > 8 {
+			a.cpu = a.cpu[1:]
+		}
+	}
+	a.last = &m
+	a.metrics = &m
+}
+
+// open makes a sandbox the one on the screen.
+func (a *App) open(sb vmm.Sandbox) tea.Cmd {
+	a.closeBox()
+	a.box, a.session, a.sessions, a.queued = sb, "", nil, nil
+	a.conv = conversation.New(a.theme)
+	a.conv.Cost = a.o.Cost
+	a.events.clear()
+	a.shellAt = 0
+	a.files = files.New(a.theme)
+	cmd := a.panel.Set(nil)
+	a.connect()
+	return cmd
+}
+
+// connect opens the connections of a sandbox that runs.
+func (a *App) connect() {
+	if a.turns != nil || a.box.State != store.Running || a.send == nil {
+		return
+	}
+	a.turns = link.Open(a.box.Name, a.box.TurnSocket, a.send)
+	ctx, cancel := context.WithCancel(a.ctx)
+	a.unwatch = cancel
+	box := a.box
+	a.work.Go(func() { link.Watch(ctx, box.Name, box.ControlSocket, a.send) })
+}
+
+// closeBox leaves the sandbox on the screen; nothing in it stops.
+func (a *App) closeBox() {
+	if a.turns != nil {
+		t := a.turns
+		a.work.Go(t.Close)
+		a.turns = nil
+		a.unwatch()
+	}
+	a.up, a.down, a.cpu, a.last, a.metrics = false, "", nil, nil, nil
+	a.files.Close(&a.work)
+}

@@ -1,0 +1,65 @@
+package tui
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	tea "charm.land/bubbletea/v2"
+)
+
+// Run shows the screen until the user leaves it. The terminal is as it was
+// afterwards, whatever ended the screen.
+func Run(ctx context.Context, o Options) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	a := newApp(ctx, o)
+	opts := []tea.ProgramOption{tea.WithContext(ctx)}
+	if o.In != nil {
+		opts = append(opts, tea.WithInput(o.In))
+	}
+	if o.Out != nil {
+		opts = append(opts, tea.WithOutput(o.Out))
+	}
+	if o.Env != nil {
+		opts = append(opts, tea.WithEnvironment(o.Env))
+	}
+	p := tea.NewProgram(a, opts...)
+	a.send = p.Send
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	stop := context.AfterFunc(ctx, p.Kill)
+	defer stop()
+	gone := make(chan struct{})
+	go func() {
+		select {
+		case <-hup:
+			p.Quit()
+		case <-gone:
+		}
+	}()
+	_, err := p.Run()
+	close(gone)
+	cancel()
+	a.leave()
+	switch {
+	case errors.Is(err, tea.ErrInterrupted), errors.Is(err, tea.ErrProgramKilled) && ctx.Err() != nil && !errors.Is(err, tea.ErrProgramPanic):
+		return nil
+	case err != nil:
+		return fmt.Errorf("the screen ended: %w", err)
+	}
+	return nil
+}
+
+// leave ends the connections and waits for them.
+func (a *App) leave() {
+	a.closeBox()
+	for _, s := range a.shells {
+		a.work.Go(s.Close)
+	}
+	a.work.Wait()
+}

@@ -1,0 +1,383 @@
+package tui
+
+import (
+	"fmt"
+	"strings"
+
+	tea "charm.land/bubbletea/v2"
+	"charm.land/lipgloss/v2"
+	"github.com/charmbracelet/x/ansi"
+
+	"msb/tui/conversation"
+	"msb/tui/foreign"
+	"msb/tui/pane"
+	"msb/vmm"
+	"msb/vmm/store"
+)
+
+// The smallest screen that everything fits on.
+const (
+	minWidth  = 40
+	minHeight = 12
+)
+
+// View draws the screen.
+func (a *App) View() tea.View {
+	var v tea.View
+	v.AltScreen, v.ReportFocus, v.MouseMode = true, true, tea.MouseModeCellMotion
+	v.WindowTitle = "msb"
+	if a.box.Name != "" && store.ValidateName(a.box.Name) == nil {
+		v.WindowTitle = "msb " + a.box.Name
+	}
+	if a.w == 0 || a.h == 0 {
+		return v
+	}
+	lines, cursor := a.screen(a.w, a.h)
+	v.SetContent(strings.Join(pane.Block(lines, a.w, a.h), "\n"))
+	v.Cursor = cursor
+	return v
+}
+
+// screen is the whole screen as lines.
+func (a *App) screen(w, h int) ([]string, *tea.Cursor) {
+	if a.tab == tabShell && a.zoom && a.shell() != nil && !a.help {
+		lines, cursor := a.viewShell(w, h)
+		if a.panel.Open() || a.prefix {
+			lines[0] = a.banner(w)
+		}
+		return lines, cursor
+	}
+	out := []string{a.header(w)}
+	if h >= 16 {
+		out = append(out, a.theme.Dim.Render(strings.Repeat("─", w)))
+	}
+	top := len(out)
+	room := h - top - 1
+	var cursor *tea.Cursor
+	var body []string
+	switch {
+	case a.help:
+		body = a.viewHelp(w, room)
+	case a.tab == tabShell:
+		body = []string{a.shellLine(w)}
+		if top == 2 { // the line takes the rule's place, so that the program keeps its rows
+			out, top, room = out[:1], 1, room+1
+		}
+		if a.panel.Open() {
+			body[0] = a.banner(w)
+		}
+		lines, c := a.viewShell(w, room-1)
+		body = append(body, lines...)
+		if c != nil {
+			c.Y += top + 1
+			cursor = c
+		}
+	case a.pager != nil && !a.panel.Open():
+		body = a.pager.view(a.theme, w, room)
+	case a.tab == tabFiles && a.box.State == store.Running:
+		body = a.files.View(w, room)
+	case a.tab == tabFiles:
+		body = []string{"", " " + a.whyDown()}
+	case a.tab == tabEvents:
+		body = a.viewEvents(w, room)
+	case a.tab == tabBoxes:
+		body = a.viewBoxes(w, room)
+	default:
+		body, cursor = a.viewTurns(w, room)
+		if cursor != nil {
+			cursor.Y += top
+		}
+	}
+	body = pane.Block(body, w, room)
+	if a.dialog != nil {
+		dw := min(w-2, 76)
+		d := a.dialog.view(a.theme, dw, room)
+		body = pane.Over(body, d[:min(len(d), room)], (w-dw)/2, max(0, (room-len(d))/3))
+		cursor = nil
+	}
+	if a.panel.Open() && a.tab != tabShell {
+		p := a.panel.View(w, room)
+		body = append(body[:room-len(p):room-len(p)], p...)
+		cursor = nil
+	}
+	out = append(out, body...)
+	return append(out, a.footer(w)), cursor
+}
+
+// viewTurns draws the conversation and the composer.
+func (a *App) viewTurns(w, h int) ([]string, *tea.Cursor) {
+	if a.panel.Open() {
+		p := len(a.panel.View(w, h))
+		lines := a.conv.View(w, max(h-p, 0), a.frame, a.now)
+		return pane.Block(lines, w, h), nil
+	}
+	var below []string
+	for i, q := range a.queued {
+		if i == 2 {
+			below = append(below, a.theme.Dim.Render(fmt.Sprintf("   … and %d more", len(a.queued)-2)))
+			break
+		}
+		below = append(below, a.theme.Dim.Render(pane.Fit("   queued: "+foreign.Text(q), w)))
+	}
+	var cursor *tea.Cursor
+	at := len(below)
+	switch {
+	case a.search != nil:
+		text := " / " + foreign.Text(*a.search)
+		below = append(below, pane.Fit(text, w))
+		cursor = tea.NewCursor(min(pane.Width(text), w-1), at)
+	case a.browse:
+		below = append(below, a.theme.Dim.Render(pane.Fit(" reading"+prefixed(" · ", a.conv.Position()), w)))
+	default:
+		lines, c := a.comp.View(w, max(h/2, 1))
+		if c != nil {
+			c.Y += at
+			cursor = c
+		}
+		below = append(below, lines...)
+	}
+	if len(below) > h-1 {
+		below = below[len(below)-max(h-1, 1):]
+		cursor = nil
+	}
+	room := h - len(below) - 1
+	var lines []string
+	if a.conv.Empty() && a.conv.Seq() == 0 {
+		lines = pane.Block(a.welcome(w), w, room)
+	} else {
+		lines = a.conv.View(w, room, a.frame, a.now)
+	}
+	lines = append(lines, a.rule(w))
+	if cursor != nil {
+		cursor.Y += len(lines)
+	}
+	return append(lines, below...), cursor
+}
+
+func prefixed(p, s string) string {
+	if s == "" {
+		return ""
+	}
+	return p + s
+}
+
+// rule divides what was said from what is being written.
+func (a *App) rule(w int) string {
+	about := ""
+	switch {
+	case a.starting:
+		about = conversation.Spinner[a.frame%len(conversation.Spinner)] + " starting "
+	case !a.up && a.box.Name != "":
+		about = a.whyDown() + " "
+	case a.conv.Position() != "":
+		about = "↓ " + a.conv.Position() + " "
+	case a.conv.Model != "":
+		about = foreign.Text(a.conv.Model) + " "
+	}
+	about = pane.Fit(about, min(pane.Width(about), max(w-6, 0)))
+	return a.theme.Dim.Render("── " + about + strings.Repeat("─", max(w-3-pane.Width(about), 0)))
+}
+
+// welcome is what stands where nothing was said yet.
+func (a *App) welcome(w int) []string {
+	t := a.theme
+	if a.box.Name == "" || a.box.State != store.Running {
+		return []string{"", " " + a.whyDown()}
+	}
+	lines := []string{"", t.Bold.Render(" "+a.box.Name) + t.Dim.Render(" is a machine of its own. Ask for something, and an agent in it will do it.")}
+	lines = append(lines, t.Dim.Render(" Every command it wants to run is asked about here first."))
+	for _, m := range a.box.Mounts {
+		lines = append(lines, "", " "+foreign.Text(m.Dir)+t.Dim.Render("  shows  "+foreign.Text(m.GuestPath)+"  to your editor"))
+		break
+	}
+	return lines
+}
+
+// stateOf names a sandbox's state and its colour.
+func (a *App) stateOf(sb vmm.Sandbox) (string, lipgloss.Style) {
+	if doing := a.busy[sb.Name]; doing != "" {
+		return doing, a.theme.Wait
+	}
+	switch {
+	case sb.Paused && sb.State == store.Running:
+		return "paused", a.theme.Wait
+	case sb.State == store.Running:
+		return "running", a.theme.OK
+	case sb.State == "stopped":
+		return "stopped", a.theme.Dim
+	case sb.State == "":
+		return "", a.theme.Dim
+	}
+	return string(sb.State), a.theme.Fail
+}
+
+var bars = []rune("▁▂▃▄▅▆▇█")
+
+// header says which sandbox this is, how it is, and what tabs there are.
+func (a *App) header(w int) string {
+	t := a.theme
+	left := t.Bold.Render(" msb")
+	if name := a.box.Name; name != "" {
+		left += "  " + t.Accent.Render(foreign.Text(name))
+		if state, style := a.stateOf(a.box); state != "" {
+			left += " " + style.Render("● "+state)
+		}
+	}
+	tabs := a.tabLine(w)
+	var more []string
+	if a.box.State == store.Running {
+		engine := a.box.Engine
+		if a.box.Accel != "" && a.box.Accel != "none" {
+			engine += "/" + a.box.Accel
+		}
+		if a.box.Engine == "process" {
+			engine = "process (no VM)"
+		}
+		cpu := fmt.Sprintf("%d cpu", a.box.CPUs)
+		if len(a.cpu) > 0 {
+			cpu += " "
+			for _, u := range a.cpu {
+				cpu += string(bars[max(0, min(int(u*float64(len(bars))), len(bars)-1))])
+			}
+		}
+		mem := fmt.Sprintf("%d MiB", a.box.MemoryMiB)
+		if a.metrics != nil && a.metrics.Guest != nil && a.metrics.Guest.MemoryTotalBytes >= a.metrics.Guest.MemoryAvailableBytes {
+			g := a.metrics.Guest
+			mem = fmt.Sprintf("%d/%d MiB", (g.MemoryTotalBytes-g.MemoryAvailableBytes)>>20, g.MemoryTotalBytes>>20)
+		}
+		net := "net off"
+		if a.box.Net {
+			net = "net on"
+		}
+		more = []string{engine, cpu, mem, net}
+	}
+	for _, m := range more {
+		if pane.Width(left)+2+len([]rune(m))+pane.Width(tabs)+2 > w {
+			break
+		}
+		left += t.Dim.Render("  " + m)
+	}
+	if pane.Width(left)+pane.Width(tabs)+1 > w {
+		left = pane.Fit(left, max(w-pane.Width(tabs)-1, 0))
+	}
+	return pane.Split(left, tabs, w)
+}
+
+func (a *App) tabLabel(i int, w int) string {
+	name := tabNames[i]
+	if w < 80 && tab(i) != a.tab {
+		return fmt.Sprintf("%d", i+1)
+	}
+	return fmt.Sprintf("%d %s", i+1, name)
+}
+
+func (a *App) tabLine(w int) string {
+	var parts []string
+	for i := range tabNames {
+		label := a.tabLabel(i, w)
+		switch {
+		case tab(i) == a.tab:
+			parts = append(parts, a.theme.TabOn.Render(label))
+		case tab(i) == tabTurns && a.panel.Open():
+			parts = append(parts, a.theme.Alert.Render(label+"!"))
+		default:
+			parts = append(parts, a.theme.TabOff.Render(label))
+		}
+	}
+	return strings.Join(parts, " ") + " "
+}
+
+// tabAt is the tab at a column of the header.
+func (a *App) tabAt(x int) (tab, bool) {
+	at := a.w - ansi.StringWidth(a.tabLine(a.w))
+	for i := range tabNames {
+		n := len(a.tabLabel(i, a.w))
+		if tab(i) == tabTurns && a.panel.Open() && a.tab != tabTurns {
+			n++
+		}
+		if x >= at && x < at+n {
+			return tab(i), true
+		}
+		at += n + 1
+	}
+	return 0, false
+}
+
+// banner says over a shell what waits elsewhere, or that a key is expected.
+func (a *App) banner(w int) string {
+	if a.prefix {
+		return a.theme.Sel.Render(pane.Fit(" Ctrl-] then: 1-5 tab · n new · x end · f screen · Tab next shell · u back · Ctrl-] itself", w))
+	}
+	return a.theme.Focus.Render(pane.Fit(fmt.Sprintf(" APPROVAL WAITS (%d) · Ctrl-] 1 shows it", a.panel.Count()), w))
+}
+
+// footer has the keys of the moment, and what was just said.
+func (a *App) footer(w int) string {
+	t := a.theme
+	keys := a.footerKeys()
+	right := ""
+	if a.toast != "" && a.now.Sub(a.toastAt) < toastFor {
+		style := t.OK
+		if a.alert {
+			style = t.Fail
+		}
+		text := pane.Fit(a.toast, min(pane.Width(a.toast), max(w-12, 8)))
+		right = style.Render(text) + " "
+		if pane.Width(keys)+pane.Width(right) > w {
+			return pane.Split(t.Dim.Render(" "+keys), " "+right, w)
+		}
+	} else if u := a.conv.Total; a.tab == tabTurns && (u.InputTokens > 0 || u.OutputTokens > 0) {
+		right = t.Dim.Render(conversation.Tokens(u))
+		if a.o.Cost != nil {
+			if s := a.o.Cost(a.conv.Model, u); s != "" {
+				right += t.Dim.Render(" · " + s)
+			}
+		}
+		right += " "
+		if pane.Width(keys)+pane.Width(right)+2 > w {
+			right = ""
+		}
+	}
+	return pane.Split(t.Dim.Render(" "+keys), right, w)
+}
+
+func (a *App) footerKeys() string {
+	narrow := a.w < 60
+	switch {
+	case a.tab == tabShell && a.prefix:
+		return "1-5 tab · n new · x end · f screen · Tab next · u back · q leave"
+	case a.tab == tabShell && a.shell() == nil:
+		return "Enter open a shell · Tab next · ? keys"
+	case a.tab == tabShell:
+		return "Ctrl-] commands (then 1 turns, f screen, n new)"
+	case a.panel.Open():
+		return "n · r · y · s · e everything · ↑ ↓ scroll"
+	case a.help:
+		return "any key goes back"
+	case a.dialog != nil, a.pager != nil:
+		return "Esc back"
+	}
+	switch a.tab {
+	case tabFiles:
+		return "Enter open · ← up · e edit · d changes · J K preview · r read again · Tab next"
+	case tabEvents:
+		return "/ filter · a audit log · ↑ ↓ · End · Tab next · ? keys"
+	case tabBoxes:
+		return "Enter open · s start · x stop · p pause · d remove · Tab next · q leave"
+	}
+	switch {
+	case a.search != nil:
+		return "Enter find · Esc back"
+	case a.browse:
+		return "↑ ↓ move · Space open · [ ] turns · / find · y copy · Esc back"
+	case a.conv.Busy() && narrow:
+		return "Esc stop · ^O open · F1"
+	case a.conv.Busy():
+		return "Esc stop turn · ^O open · PgUp read · Enter queues · Tab next · F1 keys"
+	case narrow:
+		return "Enter ask · Esc read · Tab · ? keys"
+	}
+	return "Enter ask · Esc read · ^O open · Tab next · / commands · ? keys"
+}
+
+func ansiPlain(s string) string { return ansi.Strip(s) }
