@@ -13,8 +13,10 @@ type lane struct {
 	commands fifo // control class, and not behind data of the same id
 	stream   fifo // data on the control port, and the commands that must follow it
 	raw      fifo // raw records of the bulk port
-	// behind counts, by id, what waits in stream.
+	// behind counts, by id, what waits in stream, and ahead what waits in commands: data does not overtake
+	// the request that it belongs to.
 	behind map[uint32]int
+	ahead  map[uint32]int
 	room   sync.Cond // something left a queue, or the lane is gone
 	// open: the guest knows the client; before that nothing of it may be sent.
 	open, gone bool
@@ -24,6 +26,16 @@ type lane struct {
 }
 
 func (l *lane) hasData() bool { return l.stream.len() > 0 || l.raw.len() > 0 }
+
+// ready says whether the client has data for a port that may be sent now.
+func (l *lane) ready(port portIndex) bool {
+	q := l.data(port)
+	if q.len() == 0 {
+		return false
+	}
+	// Raw records follow an answer to the request, so it has been sent.
+	return port == bulkPort || l.ahead[q.peek().id()] == 0
+}
 
 // queue is where a packet goes.
 func (l *lane) queue(p *packet, dual bool) *fifo {
@@ -41,4 +53,5 @@ func (l *lane) clear() {
 	l.stream.clear()
 	l.raw.clear()
 	clear(l.behind)
+	clear(l.ahead)
 }

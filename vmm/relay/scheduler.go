@@ -58,7 +58,7 @@ func (s *scheduler) poke() {
 
 // addLane makes the lane of a new client.
 func (s *scheduler) addLane() *lane {
-	l := &lane{behind: map[uint32]int{}, acct: account{window: firstWindow}}
+	l := &lane{behind: map[uint32]int{}, ahead: map[uint32]int{}, acct: account{window: firstWindow}}
 	l.room.L = &s.mu
 	s.mu.Lock()
 	s.lanes = append(s.lanes, l)
@@ -108,8 +108,11 @@ func (s *scheduler) push(l *lane, p *packet, held *atomic.Bool) bool {
 			used, frames = l.stream.bytes+l.raw.bytes, l.stream.len()+l.raw.len()
 		}
 		if used == 0 || used+p.size <= laneBytes && frames < laneFrames {
-			if q == &l.stream {
+			switch q {
+			case &l.stream:
 				l.behind[p.id()]++
+			case &l.commands:
+				l.ahead[p.id()]++
 			}
 			q.push(p)
 			s.poke()
@@ -192,10 +195,12 @@ func (s *scheduler) pickCommands(take func(*packet), enough func() bool) {
 			if !l.open || l.commands.len() == 0 {
 				continue
 			}
+			id := l.commands.peek().id()
 			if enough() || !pop(&l.commands) {
 				s.round = (s.round + i) % len(s.lanes)
 				return
 			}
+			left(l.ahead, id)
 			l.room.Broadcast()
 			more = true
 		}

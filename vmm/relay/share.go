@@ -126,7 +126,7 @@ func (s *scheduler) dataFor(port portIndex, now time.Time) (p *packet, wake time
 		for i := range s.lanes {
 			l := s.lanes[(s.shares.next+i)%len(s.lanes)]
 			q := l.data(port)
-			if !l.open || q.len() == 0 {
+			if !l.open || !l.ready(port) {
 				continue
 			}
 			n := headCost(q, port)
@@ -169,25 +169,25 @@ func (s *scheduler) takeData(l *lane, port portIndex, now time.Time) *packet {
 		l.acct.fresh.push(sentPacket{s.shares.order, int(cost.bytes)})
 	}
 	if port == controlPort {
-		l.passed(p.id())
+		left(l.behind, p.id())
 	}
 	l.room.Broadcast()
 	return p
 }
 
-// passed notes that a packet left stream.
-func (l *lane) passed(id uint32) {
-	if n := l.behind[id]; n > 1 {
-		l.behind[id] = n - 1
+// left counts a packet of an id less.
+func left(waiting map[uint32]int, id uint32) {
+	if n := waiting[id]; n > 1 {
+		waiting[id] = n - 1
 	} else {
-		delete(l.behind, id)
+		delete(waiting, id)
 	}
 }
 
 // mayTry says whether a client is held back, and whether a trial may change that.
 func (s *scheduler) mayTry(l *lane, port portIndex, now time.Time) bool {
 	q := l.data(port)
-	if !s.gate.on || !l.open || q.len() == 0 || now.Before(l.acct.retryAt) {
+	if !s.gate.on || !l.open || !l.ready(port) || now.Before(l.acct.retryAt) {
 		return false
 	}
 	n := headCost(q, port)
@@ -282,7 +282,7 @@ func (s *scheduler) try(port portIndex, now time.Time) (p *packet, wake time.Tim
 		return nil, time.Time{}, false
 	}
 	q := l.data(port)
-	if q.len() == 0 {
+	if !l.ready(port) {
 		return nil, t.deadline, true
 	}
 	cost := packetCost(q.peek(), port)
