@@ -14,11 +14,11 @@ func TestDataFollowsItsRequest(t *testing.T) {
 	const commands = 600 // more than the guest's credit for commands
 	for id := uint32(1); id <= commands; id++ {
 		wire = append(wire, encode(t, id, agent.ExecRequest, 9, agent.ExecRequestPayload{Cmd: "cat"})...)
-		wire = append(wire, encode(t, id, agent.ExecStdin, 9, agent.Data{Data: []byte("input")})...)
 	}
+	wire = append(wire, encode(t, commands, agent.ExecStdin, 9, agent.Data{Data: []byte("input")})...)
 	p.send(wire)
 	open := map[uint32]bool{}
-	for seen, limit := 0, agent.InitialGrants; seen < 2*commands; seen++ {
+	for seen, limit := 0, agent.InitialGrants; seen <= commands; seen++ {
 		f := r.guest.next()
 		e, err := agent.ParseEnvelope(f.Body)
 		if err != nil {
