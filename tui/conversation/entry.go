@@ -118,9 +118,13 @@ func (e *entry) decided(o *approval.Outcome) {
 }
 
 // argument is one of the call's arguments as text.
-func (e *entry) argument(name string) string {
+func (e *entry) argument(name string) string { return Argument(e.args, name) }
+
+// Argument is one of a call's arguments as text, "" if it has none of that
+// name.
+func Argument(args, name string) string {
 	var m map[string]json.RawMessage
-	if json.Unmarshal([]byte(e.args), &m) != nil {
+	if json.Unmarshal([]byte(args), &m) != nil {
 		return ""
 	}
 	var s string
@@ -128,6 +132,13 @@ func (e *entry) argument(name string) string {
 		return s
 	}
 	return string(m[name])
+}
+
+// Title is the name of a call and its arguments in short; both are foreign.
+func Title(tool, args string) (name, short string) {
+	e := entry{name: tool, args: args}
+	e.mcp = strings.Contains(tool, turnrpc.MCPSeparator)
+	return e.title()
 }
 
 // title is the name of the call and its arguments in short, foreign both.
