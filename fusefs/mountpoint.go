@@ -150,7 +150,8 @@ func unescape(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
 		if s[i] == '\\' && i+3 < len(s) {
-			if c := (s[i+1]-'0')<<6 | (s[i+2]-'0')<<3 | s[i+3] - '0'; s[i+1] <= '3' {
+			// In Go - binds no tighter than |, so the digit needs its parentheses.
+			if c := (s[i+1]-'0')<<6 | (s[i+2]-'0')<<3 | (s[i+3] - '0'); s[i+1] <= '3' {
 				b.WriteByte(c)
 				i += 3
 				continue
