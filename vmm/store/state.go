@@ -79,11 +79,11 @@ func (h *Home) State(name string) (State, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		s = State{Status: Stopped}
-	case err != nil:
-		s = State{Status: Stopped, Reason: "the record of its last run cannot be read"}
-		if !locked {
-			return s, fmt.Errorf("state of sandbox %q: %w", name, err)
-		}
+	case errors.As(err, new(*fs.PathError)) && !locked:
+		return State{Status: Stopped}, fmt.Errorf("state of sandbox %q: %w", name, err)
+	case err != nil || s.Status == "":
+		// What it holds is damaged. The disk is whole all the same, and the next start writes a new record.
+		s = State{Status: Crashed, Reason: "the record of its last run cannot be read", Forced: true}
 	}
 	switch {
 	case locked && !(s.Status.Live() && Alive(s.RuntimePID, s.RuntimeStart)):

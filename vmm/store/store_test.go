@@ -292,6 +292,20 @@ func TestLockIsHeldAcrossProcessesAndFreedByDeath(t *testing.T) {
 	}
 }
 
+// A damaged record costs what it said, not the sandbox.
+func TestDamagedState(t *testing.T) {
+	h := home(t)
+	create(t, h, "demo")
+	for _, damage := range []string{"", "{", "null", "{}", "[1]", "\x00\x01"} {
+		if err := os.WriteFile(filepath.Join(h.SandboxDir("demo"), stateFile), []byte(damage), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := h.State("demo"); err != nil || s.Status != Crashed || !s.Forced || s.Reason == "" || s.RuntimePID != 0 {
+			t.Errorf("%q: %+v, %v", damage, s, err)
+		}
+	}
+}
+
 // What the record says counts only as far as the lock proves it.
 func TestStateIsWhatTheLockProves(t *testing.T) {
 	h := home(t)
