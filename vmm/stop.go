@@ -26,8 +26,12 @@ const (
 // Stop asks the guest to power itself off and waits for it. ErrNotRunning if it does not run; ErrForced
 // if it had to be killed. When ctx ends first the request stands, and the sandbox stops by itself.
 func (h *Host) Stop(ctx context.Context, name string, o StopOptions) error {
-	if _, err := h.Home.Load(name); err != nil {
+	// Not Load: a sandbox whose config is damaged has a machine that can be stopped all the same.
+	if err := store.ValidateName(name); err != nil {
 		return err
+	}
+	if !h.Home.Exists(name) {
+		return fmt.Errorf("%w: %q", ErrNotFound, name)
 	}
 	st, err := h.Home.State(name)
 	if err != nil {

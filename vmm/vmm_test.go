@@ -421,6 +421,32 @@ func TestBrokenSandboxIsListed(t *testing.T) {
 	}
 }
 
+// A sandbox whose config is damaged or gone can be stopped and removed, as ls shows it.
+func TestBrokenSandboxIsStoppedAndRemoved(t *testing.T) {
+	h, ctx := newHost(t), within(t)
+	if err := os.MkdirAll(h.Home.SandboxDir("empty"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Remove(ctx, "empty", RemoveOptions{Force: true}); err != nil {
+		t.Errorf("without a config: %v", err)
+	}
+	if _, err := h.Create(ctx, CreateOptions{Name: "demo", Image: "plain"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(h.Home.SandboxDir("demo")+"/config.json", []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Stop(ctx, "demo", StopOptions{}); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if h.Home.Locked("demo") {
+		t.Error("it still runs")
+	}
+	if err := h.Remove(ctx, "demo", RemoveOptions{}); err != nil {
+		t.Errorf("remove: %v", err)
+	}
+}
+
 func TestSocketPathTooLong(t *testing.T) {
 	home, err := store.At("/" + strings.Repeat("x", 90))
 	if err != nil {

@@ -43,8 +43,8 @@ func newRmCmd(app *app) *cobra.Command {
 // removeSandbox ends the mounts of a sandbox and removes it. A running one is refused before anything has changed.
 func removeSandbox(ctx context.Context, app *app, h *vmm.Host, name string, force bool) error {
 	sb, err := h.Inspect(ctx, name)
-	if errors.Is(err, vmm.ErrNotFound) {
-		return err
+	if errors.Is(err, vmm.ErrNotFound) && !h.Home.Exists(name) {
+		return err // one without its config is there, and ls shows it as broken
 	}
 	if err == nil && sb.Running() && !force {
 		return fmt.Errorf("%w: %q; stop it first (`msb stop %s`), or use -f", vmm.ErrRunning, name, name)
