@@ -143,6 +143,57 @@ func TestFailedCopyKeepsTheOldFile(t *testing.T) {
 	}
 }
 
+// unreadable fails where a guest does: at names it cannot say, at files that vanished, at what it may not read.
+type unreadable struct{ tree }
+
+func (u unreadable) List(ctx context.Context, path string) ([]Info, error) {
+	if strings.HasSuffix(path, "closed") {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission}
+	}
+	return u.tree.List(ctx, path)
+}
+
+func (u unreadable) Open(ctx context.Context, path string) (io.ReadCloser, error) {
+	switch {
+	case strings.HasSuffix(path, "secret"):
+		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission}
+	case strings.HasSuffix(path, "gone"), strings.Contains(path, "\uFFFD"):
+		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+	}
+	return u.tree.Open(ctx, path)
+}
+
+func TestOneFileDoesNotCostTheTree(t *testing.T) {
+	dst := t.TempDir()
+	file := func(name string) Info { return Info{Name: name, Mode: 0o644} }
+	src := unreadable{tree{entries: map[string][]Info{
+		"/r":     {file("a"), file("bad\uFFFDname"), file("bad\xffname"), file("gone"), {Name: "sub", Mode: fs.ModeDir | 0o755}, file("z")},
+		"/r/sub": {file("secret"), {Name: "closed", Mode: fs.ModeDir | 0o755}, file("y")},
+	}}}
+	var warned []string
+	d, err := OpenHostDir(dst)
+	must(t, err)
+	c := &Copier{From: src, Warn: func(f string, a ...any) { warned = append(warned, fmt.Sprintf(f, a...)) }}
+	err = c.Copy(t.Context(), "/r", Info{Name: "r", Mode: fs.ModeDir | 0o755}, d)
+	must(t, d.Finish(t.Context(), nil))
+	if !errors.Is(err, ErrSkipped) || len(warned) != 5 {
+		t.Errorf("err = %v, warned %q", err, warned)
+	}
+	for _, name := range []string{"a", "z", "sub/y"} {
+		if b, err := os.ReadFile(filepath.Join(dst, "r", name)); err != nil || string(b) != "from the guest" {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+	// What the user named himself is not passed over.
+	d, err = OpenHostDir(dst)
+	must(t, err)
+	c = &Copier{From: src, Warn: t.Logf}
+	if err := c.Copy(t.Context(), "/r/gone", file("gone"), d); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("err = %v", err)
+	}
+	must(t, d.Finish(t.Context(), nil))
+}
+
 type broken struct{ err error }
 
 func (b broken) Read([]byte) (int, error) { return 0, b.err }

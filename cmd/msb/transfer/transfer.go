@@ -13,6 +13,7 @@ import (
 	"path"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Info is what is copied of a file besides its content.
@@ -60,7 +61,7 @@ type Copier struct {
 // maxDepth bounds the nesting of directories: a guest can pretend to have any.
 const maxDepth = 500
 
-// ErrSkipped is returned when everything but some special files was copied.
+// ErrSkipped is returned when something was left out: special files, and what could not be read or named.
 var ErrSkipped = errors.New("not everything could be copied")
 
 // Copy copies src as to/name. The destination directory is finished whatever happens.
@@ -69,7 +70,7 @@ func (c *Copier) Copy(ctx context.Context, src string, info Info, to Dir) error 
 		return err
 	}
 	if c.skipped > 0 {
-		return fmt.Errorf("%w: %d special files were left out", ErrSkipped, c.skipped)
+		return fmt.Errorf("%w: %d files were left out", ErrSkipped, c.skipped)
 	}
 	return nil
 }
@@ -80,7 +81,7 @@ func (c *Copier) Contents(ctx context.Context, src string, to Dir) error {
 		return err
 	}
 	if c.skipped > 0 {
-		return fmt.Errorf("%w: %d special files were left out", ErrSkipped, c.skipped)
+		return fmt.Errorf("%w: %d files were left out", ErrSkipped, c.skipped)
 	}
 	return nil
 }
@@ -95,7 +96,7 @@ func (c *Copier) node(ctx context.Context, src string, info Info, to Dir, depth 
 	case fs.ModeSymlink:
 		target, err := c.From.Readlink(ctx, src)
 		if err != nil {
-			return err
+			return &sourceError{err}
 		}
 		if target == "" || strings.IndexByte(target, 0) >= 0 || len(target) > 4095 {
 			return fmt.Errorf("symlink %q has an impossible target", src)
@@ -104,10 +105,39 @@ func (c *Copier) node(ctx context.Context, src string, info Info, to Dir, depth 
 	case 0:
 		return c.file(ctx, src, info, to)
 	}
-	c.skipped++
-	c.Warn("%s: left out, it is neither a file nor a directory nor a symlink", src)
+	c.leaveOut(src, "it is neither a file nor a directory nor a symlink")
 	return nil
 }
+
+func (c *Copier) leaveOut(src, why string) {
+	c.skipped++
+	c.Warn("%s: left out, %s", src, why)
+}
+
+// passed says whether the failure to read one entry of a directory costs that entry only, and if so leaves it out: the
+// rest of a tree is not lost to one file that vanished, is closed to us or has a name that cannot be said.
+func (c *Copier) passed(src string, err error) bool {
+	switch {
+	case !errors.As(err, new(*sourceError)):
+		return false
+	case strings.Contains(path.Base(src), "\uFFFD"):
+		// The protocol carries UTF-8 only; in other names the guest puts this where their bytes were.
+		c.leaveOut(src, "its name is not UTF-8")
+	case errors.Is(err, fs.ErrNotExist):
+		c.leaveOut(src, "it is gone")
+	case errors.Is(err, fs.ErrPermission):
+		c.leaveOut(src, "permission denied")
+	default:
+		return false
+	}
+	return true
+}
+
+// sourceError is a failure of the source to give the first bit of a file, a symlink or a directory.
+type sourceError struct{ err error }
+
+func (e *sourceError) Error() string { return e.err.Error() }
+func (e *sourceError) Unwrap() error { return e.err }
 
 func (c *Copier) dir(ctx context.Context, src string, info Info, to Dir, depth int) (err error) {
 	if depth >= maxDepth {
@@ -127,13 +157,18 @@ func (c *Copier) dir(ctx context.Context, src string, info Info, to Dir, depth i
 func (c *Copier) children(ctx context.Context, src string, to Dir, depth int) error {
 	entries, err := c.From.List(ctx, src)
 	if err != nil {
-		return err
+		return &sourceError{err}
 	}
 	for _, e := range entries {
 		if err := CheckName(e.Name); err != nil {
 			return fmt.Errorf("%s: %w", src, err)
 		}
-		if err := c.node(ctx, c.From.Join(src, e.Name), e, to, depth); err != nil {
+		from := c.From.Join(src, e.Name)
+		if !utf8.ValidString(e.Name) {
+			c.leaveOut(from, "its name is not UTF-8")
+			continue
+		}
+		if err := c.node(ctx, from, e, to, depth); err != nil && !c.passed(from, err) {
 			return err
 		}
 	}
@@ -143,7 +178,7 @@ func (c *Copier) children(ctx context.Context, src string, to Dir, depth int) er
 func (c *Copier) file(ctx context.Context, src string, info Info, to Dir) error {
 	r, err := c.From.Open(ctx, src)
 	if err != nil {
-		return err
+		return &sourceError{err}
 	}
 	defer r.Close()
 	c.files++
