@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -336,6 +337,9 @@ func TestSignalsStopInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		syscall.Kill(s.RuntimePID, syscall.SIGHUP) // means nothing to it
+		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.RuntimePID)); err != nil || !strings.Contains(string(b), "\nSigIgn:\t0000000000000000\n") {
+			t.Errorf("its children inherit ignored signals: %v\n%s", err, b)
+		}
 		syscall.Kill(s.RuntimePID, sig)
 		if s = becomes(t, h, "demo", store.Stopped); s.Forced {
 			t.Errorf("%s: %+v", sig, s)

@@ -76,7 +76,9 @@ func Run(ctx context.Context, home *store.Home, name string, deps Deps) (err err
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("protect the runtime's memory: %w", err)
 	}
-	signal.Ignore(syscall.SIGHUP)
+	// A hang-up means nothing to it. Not Ignore: what it starts would inherit that, down to the commands in a sandbox
+	// of the process engine, whose shells could not even set a trap for it.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, StopNow)
 	defer signal.Stop(signals)
