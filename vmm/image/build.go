@@ -91,6 +91,7 @@ func (l *Library) create(ctx context.Context, name, origin string, from source, 
 		}
 	}
 	sweep(l.imagesDir())
+	sweep(l.cacheDir())
 	img, err := l.createLocked(ctx, name, origin, from, o)
 	if errors.Is(err, unix.ENOSPC) && ctx.Err() == nil {
 		err = fmt.Errorf("the disk is full, nothing was kept: %w", err)

@@ -189,6 +189,10 @@ func TestLeftoversOfAKilledProcess(t *testing.T) {
 	if err := os.WriteFile(dead, make([]byte, 100), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	deadDir := filepath.Join(l.cacheDir(), tempPrefix+"dead") // of the machine that unpacked
+	if err := os.MkdirAll(filepath.Join(deadDir, "sub"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	alive, err := newTempFile(l.imagesDir())
 	if err != nil {
 		t.Fatal(err)
@@ -196,6 +200,9 @@ func TestLeftoversOfAKilledProcess(t *testing.T) {
 	importSmall(t, l, "mine", "x")
 	if _, err := os.Stat(dead); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the dead one: %v", err)
+	}
+	if _, err := os.Stat(deadDir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the dead directory in the cache: %v", err)
 	}
 	if _, err := os.Stat(alive.path); err != nil {
 		t.Errorf("the one in use: %v", err)
