@@ -47,9 +47,12 @@ func (e *Engine) CreateDisk(ctx context.Context, base, path string, sizeBytes in
 	}
 	defer os.RemoveAll(dir)
 	tmp := filepath.Join(dir, "disk")
-	cmd := exec.CommandContext(ctx, e.img, "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, "-o", "lazy_refcounts=on",
+	cmd := tool(ctx, e.img, "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, "-o", "lazy_refcounts=on",
 		tmp, strconv.FormatInt(sizeBytes, 10))
 	if out, err := cmd.CombinedOutput(); err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("qemu-img create: %w", ctx.Err())
+		}
 		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("qemu-img is not there; %s", install)
 		}

@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"msb/vmm/engine"
@@ -93,7 +94,10 @@ func (e *Engine) Version(ctx context.Context) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	out, err := tool(ctx, path, "--version").Output()
+	if ctx.Err() != nil {
+		return "", fmt.Errorf("run %s --version: %w", path, ctx.Err())
+	}
 	if err != nil {
 		return "", fmt.Errorf("run %s --version: %w%s", path, err, stderrOf(err))
 	}
@@ -108,6 +112,14 @@ func (e *Engine) Version(ctx context.Context) (string, error) {
 		return version, fmt.Errorf("%s is version %s, and at least %s is needed", path, version, MinVersion)
 	}
 	return version, nil
+}
+
+// tool is a program that runs until it is done or ctx ends. A Ctrl-C is not for it but for us: it is in a process group
+// of its own, so that its end by a signal is not taken for a failure.
+func tool(ctx context.Context, path string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return cmd
 }
 
 func stderrOf(err error) string {
