@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"syscall"
 	"time"
 
@@ -66,6 +67,10 @@ func (p *commandFlags) options(app *app, argv []string) (session.Options, error)
 	o.Spec.TTY = p.tty || app.io.Interactive() && !p.noTTY
 	if o.Spec.Cmd == "" {
 		return o, &usageError{errors.New("the command is empty")}
+	}
+	words := append(append(slices.Clone(argv), o.Spec.Env...), p.workdir, p.user)
+	if err := checkText(words); err != nil {
+		return o, &usageError{err}
 	}
 	return o, nil
 }

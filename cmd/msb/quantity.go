@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"msb/protocol/agent"
 )
@@ -169,6 +170,16 @@ func (a *app) checkEnv(env []string) ([]string, error) {
 		out = append(out, e)
 	}
 	return out, nil
+}
+
+// checkText refuses words that the agent protocol, whose text is UTF-8, cannot carry.
+func checkText(words []string) error {
+	for _, w := range words {
+		if !utf8.ValidString(w) {
+			return fmt.Errorf("%q is not UTF-8, and a sandbox can be told nothing else; `msb exec NAME -- sh` takes any bytes on standard input", w)
+		}
+	}
+	return nil
 }
 
 // parseLabels reads KEY[=VALUE] entries.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 )
@@ -46,5 +47,14 @@ func TestRlimits(t *testing.T) {
 		if got, err := parseRlimits([]string{in}); err == nil {
 			t.Errorf("%q: accepted as %+v", in, got)
 		}
+	}
+}
+
+func TestCheckText(t *testing.T) {
+	if err := checkText([]string{"", "a b", "\u65e5\u672c", "\x1b\n"}); err != nil {
+		t.Error(err)
+	}
+	if err := checkText([]string{"ls", "bad\xffname"}); err == nil || !strings.Contains(err.Error(), `"bad\xffname" is not UTF-8`) {
+		t.Errorf("error %v", err)
 	}
 }
