@@ -13,6 +13,7 @@ import (
 	"msb/cmd/msb/progress"
 	"msb/vmm"
 	"msb/vmm/image"
+	"msb/vmm/store"
 )
 
 func newImageCmd(app *app) *cobra.Command {
@@ -130,16 +131,7 @@ func newImageRmCmd(app *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			inUse := func(sum string) ([]string, error) {
-				names, err := h.List()
-				if err != nil {
-					return nil, err
-				}
-				return slices.DeleteFunc(names, func(n string) bool {
-					c, err := h.Load(n)
-					return err != nil || c.ImageSHA256 != sum
-				}), nil
-			}
+			inUse := imageUsers(h)
 			var failed []error
 			for _, name := range args {
 				if err := lib.Remove(ctx, name, inUse); err != nil {
@@ -148,12 +140,31 @@ func newImageRmCmd(app *app) *cobra.Command {
 					app.steps(false).Line("image", "%s: removed", name)
 				}
 			}
+			pruneImages(lib, h)
 			return errors.Join(failed...)
 		}),
 	}
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "say nothing but errors")
 	return cmd
 }
+
+// imageUsers tells which sandboxes lie on the image file with a checksum. One whose config cannot be read may.
+func imageUsers(h *store.Home) func(sum string) ([]string, error) {
+	return func(sum string) ([]string, error) {
+		names, err := h.List()
+		if err != nil {
+			return nil, err
+		}
+		return slices.DeleteFunc(names, func(n string) bool {
+			c, err := h.Load(n)
+			return err == nil && c.ImageSHA256 != sum || errors.Is(err, store.ErrNotFound)
+		}), nil
+	}
+}
+
+// pruneImages removes the files of images that were made anew, once no sandbox lies on them. What it cannot do now the
+// next one does.
+func pruneImages(lib *image.Library, h *store.Home) { _, _ = lib.Prune(imageUsers(h)) }
 
 func (a *app) imageNames(begin string) []string {
 	var names []string

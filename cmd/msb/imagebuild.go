@@ -99,6 +99,9 @@ this host.`,
 				return err
 			}
 			step.Done("%s: imported, %s   sha256 %.4s…", name, progress.Bytes(img.Size), img.SHA256)
+			if h, err := app.home(); err == nil {
+				pruneImages(lib, h)
+			}
 			return nil
 		}),
 	}
@@ -160,6 +163,9 @@ func (a *app) buildImage(ctx context.Context, lib *image.Library, name, engine s
 		return img, err
 	}
 	step.Done("%s: built, %s   sha256 %.4s…", name, progress.Bytes(img.Size), img.SHA256)
+	if h, err := a.home(); err == nil {
+		pruneImages(lib, h)
+	}
 	return img, nil
 }
 
