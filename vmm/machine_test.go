@@ -137,6 +137,10 @@ func (m *machine) run(image string) {
 			case "poweroff":
 				m.end(engine.Exit{PoweredOff: true})
 				return
+			case "disk-full":
+				m.events <- engine.Event{Kind: engine.EventDiskError, Text: "write error: No space left on device", NoSpace: true}
+				m.events <- engine.Event{Kind: engine.EventResumed} // taken only after the first was
+				send(f.ID, agent.ExecStarted, agent.ExecStartedPayload{PID: 7})
 			case "hang-up":
 				m.guest.Close()
 				return

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -99,7 +100,11 @@ func (h *Host) outcome(name string) error {
 		return err
 	}
 	if st.Forced {
-		return fmt.Errorf("stop %q: %w (%s)", name, ErrForced, st.Reason)
+		why := strings.TrimPrefix(strings.TrimPrefix(st.Reason, ErrForced.Error()), ": ")
+		if why == "" {
+			return fmt.Errorf("stop %q: %w", name, ErrForced)
+		}
+		return fmt.Errorf("stop %q: %w: %s", name, ErrForced, why)
 	}
 	return nil
 }

@@ -307,6 +307,28 @@ func TestUnexpectedEnds(t *testing.T) {
 	}
 }
 
+// Writes that the host failed are lost however orderly the guest powers off: stop says so.
+func TestStopSaysThatTheDiskFailed(t *testing.T) {
+	h, ctx := newHost(t), within(t)
+	s, err := h.Create(ctx, CreateOptions{Name: "demo", Image: "plain"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, frames := run(t, s.AgentSocket, "disk-full")
+	if _, err := frames.Next(); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Stop(ctx, "demo", StopOptions{}); !errors.Is(err, ErrForced) || !strings.Contains(err.Error(), "No space left") {
+		t.Errorf("stop: %v", err)
+	}
+	if s := becomes(t, h, "demo", store.Stopped); !s.Forced || !strings.Contains(s.Reason, "No space left") {
+		t.Errorf("%+v", s)
+	}
+	if s, err = h.Start(ctx, "demo", StartOptions{}, nil); err != nil || s.Forced {
+		t.Errorf("start after it: %+v, %v", s, err)
+	}
+}
+
 func TestKilledRuntimeIsSeenAndReplaced(t *testing.T) {
 	h, ctx := newHost(t), within(t)
 	s, err := h.Create(ctx, CreateOptions{Name: "demo", Image: "plain"}, nil)

@@ -51,7 +51,7 @@ func TestExitCodes(t *testing.T) {
 		{ownFailure(os.ErrInvalid), 125},
 		{ownFailure(&usageError{os.ErrInvalid}), 2},
 		{ownFailure(&exitError{7, nil}), 7},
-		{stopError("x", fmt.Errorf("x: %w", vmm.ErrForced)), exitNotClean},
+		{stopError(fmt.Errorf("x: %w", vmm.ErrForced)), exitNotClean},
 	} {
 		if got := exitCode(tc.err); got != tc.want {
 			t.Errorf("%v: %d, want %d", tc.err, got, tc.want)

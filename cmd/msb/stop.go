@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -54,7 +53,7 @@ does not in time is ended by force: the command says so and exits 3.`,
 				default:
 					step.Drop()
 				}
-				return stopError(name, err)
+				return stopError(err)
 			})
 		}),
 	}
@@ -64,9 +63,9 @@ does not in time is ended by force: the command says so and exits 3.`,
 }
 
 // stopError gives a stop by force its own exit code.
-func stopError(name string, err error) error {
+func stopError(err error) error {
 	if errors.Is(err, vmm.ErrForced) {
-		return &exitError{exitNotClean, fmt.Errorf("stop %s: %w", name, vmm.ErrForced)}
+		return &exitError{exitNotClean, err}
 	}
 	return err
 }
@@ -96,7 +95,7 @@ func newRestartCmd(app *app) *cobra.Command {
 					return err
 				}
 				if errors.Is(stopped, vmm.ErrForced) {
-					return stopError(name, stopped)
+					return stopError(stopped)
 				}
 				return nil
 			})

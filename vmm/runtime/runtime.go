@@ -11,7 +11,9 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -126,6 +128,8 @@ type run struct {
 	pauser   *Pauser
 	execLog  *execLog
 	shutdown chan struct{} // a client asked for it
+
+	diskError atomic.Pointer[string] // the first failed access to the disk
 }
 
 func (r *run) run(ctx context.Context) (err error) {
@@ -317,6 +321,9 @@ func (r *run) logEvents(ctx context.Context) {
 				level = slog.LevelWarn
 			}
 			r.log.Log(ctx, level, "machine", "event", string(e.Kind), "text", e.Text)
+			if e.Kind == engine.EventDiskError {
+				r.diskError.CompareAndSwap(nil, &e.Text)
+			}
 			if e.NoSpace {
 				r.execLog.system("the host's disk is full: the guest got an I/O error\n")
 			}
@@ -354,6 +361,11 @@ func (r *run) record(err error) error {
 		r.state.Status, r.state.Forced, r.state.Reason = store.Crashed, true, clean(err.Error(), 500)
 	case err != nil:
 		r.state.Reason = "the last start failed: " + clean(err.Error(), 500)
+	}
+	if text := r.diskError.Load(); text != nil {
+		// The guest powered off in order, but what it wrote is not all on the disk, and its sync may not have said so.
+		r.state.Forced = true
+		r.state.Reason = strings.TrimPrefix(r.state.Reason+"; "+clean(*text, 300), "; ")
 	}
 	if err != nil {
 		r.log.Error("ended", "error", err)
