@@ -423,3 +423,23 @@ func BenchmarkTrue(b *testing.B) {
 		h.mu.Unlock()
 	}
 }
+
+// A terminal ends with the command that it was made for, as a login does: a background job does not hold it.
+func TestTerminalEndsWithItsCommand(t *testing.T) {
+	s, h := newService(t, Config{})
+	begin := time.Now()
+	// Nothing that was printed before the end is lost, also when it is more than the terminal holds.
+	s.Request(1, agent.ExecRequestPayload{Cmd: "sh", Args: []string{"-c", "trap '' HUP; sleep 15 & seq 30000; exit 7"}, TTY: true})
+	ms := h.await(t, 1, terminal)
+	if code(t, ms) != 7 || !strings.HasSuffix(text(ms, agent.ExecStdout), "29999\r\n30000\r\n") {
+		t.Fatalf("code %d, %d bytes of output", code(t, ms), len(text(ms, agent.ExecStdout)))
+	}
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Fatalf("it ended after %v, with the background job", took)
+	}
+	// One that goes on printing ends it just as well.
+	s.Request(2, agent.ExecRequestPayload{Cmd: "sh", Args: []string{"-c", "trap '' HUP; (while :; do echo y; sleep 0.01; done) & echo up; exit 3"}, TTY: true})
+	if ms := h.await(t, 2, terminal); code(t, ms) != 3 {
+		t.Errorf("code %d", code(t, ms))
+	}
+}

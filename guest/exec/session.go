@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -69,9 +70,17 @@ func (s *session) run(r *agent.ExecRequestPayload) {
 	feeder.Go(func() { s.feed(child.stdin, r.TTY) })
 
 	// The end is the end of both outputs and of the command itself. A background process that keeps an output open
-	// keeps the session open: what it prints belongs to the client.
-	pumps.Wait()
-	status := <-exit
+	// keeps the session open: what it prints belongs to the client. A terminal, as after a login, ends with the command
+	// that it was made for: what was printed until then is sent, and whoever still has it open is hung up.
+	var status syscall.WaitStatus
+	if r.TTY {
+		status = <-exit
+		_ = child.stdin.SetReadDeadline(time.Now())
+		pumps.Wait()
+	} else {
+		pumps.Wait()
+		status = <-exit
+	}
 
 	s.mu.Lock()
 	s.over = true
@@ -127,7 +136,8 @@ func (s *session) start(r *agent.ExecRequestPayload, exit chan<- syscall.WaitSta
 	return c, nil
 }
 
-// pump sends one output until its end: end of file, EIO from a terminal that nobody has open any more, or an abort.
+// pump sends one output until its end: end of file, EIO from a terminal that nobody has open any more, the end of the
+// command that a terminal was made for, or an abort.
 func (s *session) pump(f *os.File, kind agent.Type, held *allowance) {
 	conn, err := f.SyscallConn()
 	if err != nil {
@@ -138,23 +148,49 @@ func (s *session) pump(f *os.File, kind agent.Type, held *allowance) {
 		if room == 0 {
 			return
 		}
-		buf, n := readChunk(conn, room)
-		if n <= 0 {
+		buf, n, err := readChunk(conn, room, true)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			s.rest(f, conn, kind, held)
 			return
 		}
-		held.take(n)
-		s.svc.output.Add(uint64(n))
-		sent := s.send(kind, agent.Data{Data: buf[:n]})
-		chunks.Put(buf)
-		if !sent {
+		if n <= 0 || !s.forward(kind, buf, n, held) {
 			return
 		}
 	}
 }
 
-// readChunk waits for output and reads at most most bytes of it. A command that prints nothing holds no buffer.
-func readChunk(conn syscall.RawConn, most int) (buf *[chunk]byte, n int) {
-	err := conn.Read(func(fd uintptr) bool {
+// maxRest is more than the kernel keeps of what was written to a terminal: what comes after it was written later.
+const maxRest = 256 << 10
+
+// rest sends what a terminal still holds when its command has ended.
+func (s *session) rest(f *os.File, conn syscall.RawConn, kind agent.Type, held *allowance) {
+	_ = f.SetReadDeadline(time.Time{})
+	for left := maxRest; left > 0; {
+		room := held.room(min(chunk, left))
+		if room == 0 {
+			return
+		}
+		buf, n, _ := readChunk(conn, room, false)
+		if n <= 0 || !s.forward(kind, buf, n, held) {
+			return
+		}
+		left -= n
+	}
+}
+
+// forward sends n bytes of buf, which it takes.
+func (s *session) forward(kind agent.Type, buf *[chunk]byte, n int, held *allowance) bool {
+	held.take(n)
+	s.svc.output.Add(uint64(n))
+	sent := s.send(kind, agent.Data{Data: buf[:n]})
+	chunks.Put(buf)
+	return sent
+}
+
+// readChunk reads at most most bytes of output, and waits for some if it may. A command that prints nothing holds no
+// buffer.
+func readChunk(conn syscall.RawConn, most int, wait bool) (buf *[chunk]byte, n int, err error) {
+	err = conn.Read(func(fd uintptr) bool {
 		buf = chunks.Get().(*[chunk]byte)
 		for {
 			var err error
@@ -163,8 +199,10 @@ func readChunk(conn syscall.RawConn, most int) (buf *[chunk]byte, n int) {
 			case unix.EINTR:
 				continue
 			case unix.EAGAIN:
-				chunks.Put(buf)
-				return false
+				if wait {
+					chunks.Put(buf)
+					return false
+				}
 			case nil:
 				return true
 			}
@@ -173,12 +211,12 @@ func readChunk(conn syscall.RawConn, most int) (buf *[chunk]byte, n int) {
 		}
 	})
 	if err != nil {
-		return nil, -1
+		return nil, -1, err
 	}
 	if n <= 0 {
 		chunks.Put(buf)
 	}
-	return buf, n
+	return buf, n, nil
 }
 
 // send queues a message unless the client is gone.

@@ -147,8 +147,16 @@ func openTerminal(cmd *command) (*stdio, error) {
 		return nil, ptyFailure(err)
 	}
 	_ = unix.SetNonblock(fd, false)
+	// The pty package leaves the master blocking, where neither a deadline nor a Close wakes whoever reads it.
+	mfd, err := unix.FcntlInt(master.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	closeAll(master)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, ptyFailure(err)
+	}
+	ours := pipeEnd(mfd, "terminal")
 	return &stdio{
-		ours:   child{stdin: master, outputs: []output{{master, agent.ExecStdout}}},
+		ours:   child{stdin: ours, outputs: []output{{ours, agent.ExecStdout}}},
 		theirs: [3]int{fd, fd, fd},
 	}, nil
 }
