@@ -19,7 +19,7 @@ type VM interface {
 	Device() string
 	// Accel is what is really used: AccelKVM, AccelTCG or AccelNone.
 	Accel() string
-	// Notice is one line for the user about a choice made for them ("no working KVM here, using emulation: …"), or "".
+	// Notice is one line for the user about a choice made for them ("no working KVM here, using emulation …"), or "".
 	Notice() string
 	// Done is closed when the machine is gone and reaped, and all it held is released.
 	Done() <-chan struct{}
