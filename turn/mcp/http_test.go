@@ -173,6 +173,43 @@ func TestServerThatNeverSaysHello(t *testing.T) {
 	}
 }
 
+func TestServerThatHoldsTheHandshake(t *testing.T) {
+	asked := make(chan string, 100)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var m struct {
+			ID     json.RawMessage
+			Method string
+		}
+		json.NewDecoder(r.Body).Decode(&m)
+		asked <- m.Method
+		w.Header().Set("Content-Type", "application/json")
+		switch m.Method {
+		case "server/discover":
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"x","version":"1"}}}`, m.ID)
+		case "subscriptions/listen":
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}
+	}))
+	defer srv.Close()
+	defer srv.CloseClientConnections()
+	r := newRig(t, at("svc", srv.URL))
+	go r.List(context.Background())
+	for method := range asked {
+		if method == "subscriptions/listen" {
+			break
+		}
+	}
+	done := make(chan struct{})
+	go func() { r.Close(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Error("Close hangs")
+	}
+}
+
 // authServer is an authorization server and the MCP server that trusts it.
 type authServer struct {
 	*httptest.Server

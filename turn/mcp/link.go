@@ -39,6 +39,33 @@ func (l *link) close() {
 	})
 }
 
+// held is a transport whose connection can be closed from outside of the SDK.
+type held struct {
+	sdk.Transport
+	mu   sync.Mutex
+	conn sdk.Connection
+}
+
+// Connect implements sdk.Transport.
+func (h *held) Connect(ctx context.Context) (sdk.Connection, error) {
+	c, err := h.Transport.Connect(ctx)
+	if err == nil {
+		h.mu.Lock()
+		h.conn = c
+		h.mu.Unlock()
+	}
+	return c, err
+}
+
+func (h *held) close() {
+	h.mu.Lock()
+	c := h.conn
+	h.mu.Unlock()
+	if c != nil {
+		_ = c.Close() // it may be closed already
+	}
+}
+
 // secrets are the texts that must not be in any error of a connection.
 type secrets struct {
 	mu   sync.Mutex
@@ -85,11 +112,14 @@ func (s *server) connect(ctx context.Context) (*link, error) {
 		},
 		MultiRoundTrip: &sdk.MultiRoundTripOptions{Disabled: true},
 	})
+	held := &held{Transport: transport}
+	end := stop
+	stop = func() { end(); held.close() }
 	l := &link{stop: stop, note: note, secrets: known}
-	// The SDK may wait for what has no context; the end of the transport ends that.
+	// The SDK may wait for what has no context; the end of the connection ends that.
 	done := make(chan error, 1)
 	s.b.work.Go(func() {
-		session, err := client.Connect(ctx, transport, nil)
+		session, err := client.Connect(ctx, held, nil)
 		l.session = session
 		done <- err
 	})
