@@ -54,7 +54,7 @@ var commands = []struct {
 	group string
 	make  []func(*app) *cobra.Command
 }{
-	{groupStart, []func(*app) *cobra.Command{newUpCmd, newShellCmd, newMountCmd, newUmountCmd}},
+	{groupStart, []func(*app) *cobra.Command{newUpCmd, newTuiCmd, newShellCmd, newMountCmd, newUmountCmd}},
 	{groupLife, []func(*app) *cobra.Command{newCreateCmd, newRunCmd, newStartCmd, newStopCmd, newRestartCmd, newResetCmd, newModifyCmd, newPauseCmd, newResumeCmd,
 		newRmCmd, newLsCmd, newPsCmd, newInspectCmd, newLogsCmd, newMetricsCmd}},
 	{groupInside, []func(*app) *cobra.Command{newExecCmd, newCpCmd, newPingCmd, newTouchCmd}},
@@ -85,7 +85,7 @@ func newTerminalGuardCmd(*app) *cobra.Command {
 		Use:    terminal.GuardCommand,
 		Short:  "Give a terminal its mode back when the process on the other end of descriptor 3 dies",
 		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE:   func(*cobra.Command, []string) error { return terminal.RunGuard() },
+		Args:   cobra.MaximumNArgs(1),
+		RunE:   func(_ *cobra.Command, args []string) error { return terminal.RunGuard(args) },
 	}
 }

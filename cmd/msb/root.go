@@ -59,7 +59,8 @@ func newRoot(app *app) *cobra.Command {
 		Short: "Sandboxes: Linux VMs with a shell, a mount and an agent inside",
 		Long: `msb makes, runs and opens sandboxes: Linux virtual machines with a shell, and with
 their files mounted on the host so that your editor and git work on them.`,
-		Example: `  msb up demo                 # create or start it, mount it, open a shell
+		Example: `  msb                         # open the screen: turns, approvals, shells, files
+  msb up demo                 # create or start it, mount it, open it on the screen
   msb exec demo -- uname -a   # run one command in it
   msb cp ./src demo:/work     # copy files in
   msb stop demo               # shut it down; the disk stays`,
@@ -68,6 +69,9 @@ their files mounted on the host so that your editor and git work on them.`,
 		DisableAutoGenTag: true,
 		Args:              cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if app.io.Interactive() {
+				return app.openScreen(cmd.Context(), "", false, "")
+			}
 			return cmd.Help()
 		},
 	}

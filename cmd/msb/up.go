@@ -28,6 +28,7 @@ type upOptions struct {
 	dir     string
 	noMount bool
 	noShell bool
+	shell   bool // in place of the screen
 	project workspaceOptions
 }
 
@@ -35,9 +36,9 @@ func newUpCmd(app *app) *cobra.Command {
 	var o upOptions
 	cmd := &cobra.Command{
 		Use:   "up [NAME]",
-		Short: "Create or start a sandbox, mount it and open a shell in it",
+		Short: "Create or start a sandbox, mount it and open it on the screen",
 		Long: `Bring a sandbox up: build what is missing, create or start it, mount its files at ~/msb/NAME
-and open a shell. NAME is made from the current folder's name when it is not given. Without a
+(~/msb-NAME when ~/msb is a project of yours) and open the screen, or with --shell a shell. NAME is made from the current folder's name when it is not given. Without a
 terminal, up says what it did and where the files are. It can be run again at any time.`,
 		Example:           "  msb up\n  msb up demo\n  msb up --workspace .\n  msb up small --image tiny -m 256M",
 		Args:              cobra.MaximumNArgs(1),
@@ -59,7 +60,8 @@ terminal, up says what it did and where the files are. It can be run again at an
 	cmd.Flags().StringVar(&o.image, "image", "", "image of a new sandbox (default debian)")
 	cmd.Flags().StringVar(&o.dir, "mount", "", "where to mount it (default ~/msb/NAME)")
 	cmd.Flags().BoolVar(&o.noMount, "no-mount", false, "do not mount it")
-	cmd.Flags().BoolVar(&o.noShell, "no-shell", false, "do not open a shell")
+	cmd.Flags().BoolVar(&o.noShell, "no-shell", false, "do not open the screen or a shell")
+	cmd.Flags().BoolVar(&o.shell, "shell", false, "open a shell in place of the screen")
 	_ = cmd.RegisterFlagCompletionFunc("image", func(_ *cobra.Command, _ []string, begin string) ([]string, cobra.ShellCompDirective) {
 		return app.imageNames(begin), cobra.ShellCompDirectiveNoFileComp
 	})
@@ -93,6 +95,9 @@ func folderName() (string, error) {
 	return name, nil
 }
 
+// firstQuestion stands ready on the screen of a sandbox in which nothing was asked yet.
+const firstQuestion = "Show me around"
+
 func bringUp(cmd *cobra.Command, app *app, o *upOptions) error {
 	steps := progress.New(app.io, app.io.Out, app.io.OutTTY(), o.machine.quiet)
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -107,6 +112,9 @@ func bringUp(cmd *cobra.Command, app *app, o *upOptions) error {
 	}
 	if o.noShell || !app.io.Interactive() {
 		return nil
+	}
+	if !o.shell {
+		return app.openScreen(cmd.Context(), o.machine.name, false, firstQuestion)
 	}
 	t, err := app.target(o.machine.name, "")
 	if err != nil {
@@ -146,7 +154,7 @@ func prepare(ctx context.Context, app *app, o *upOptions, steps *progress.Steps)
 	case o.noShell || !app.io.Interactive():
 		steps.More("open it in your editor; `msb shell %s` opens a shell", sb.Name)
 	default:
-		steps.More("open it in your editor; Ctrl-] leaves the shell, the sandbox keeps running")
+		steps.More("open it in your editor; Ctrl-] leaves the screen, the sandbox keeps running")
 	}
 	return nil
 }
@@ -185,7 +193,22 @@ func upDir(o *upOptions) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("mount: %w; use --mount DIR", err)
 	}
-	return filepath.Join(home, "msb", o.machine.name), nil
+	dir := filepath.Join(home, "msb")
+	if isWorkTree(dir) {
+		return filepath.Join(home, "msb-"+o.machine.name), nil
+	}
+	return filepath.Join(dir, o.machine.name), nil
+}
+
+// isWorkTree tells whether dir is somebody's project, such as a clone of msb in ~/msb. Nothing is mounted in there by
+// itself: git would list and clean the guest's files, and `go test ./...` would run what the guest wrote, on this host.
+func isWorkTree(dir string) bool {
+	for _, name := range []string{".git", "go.mod"} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // mountUp mounts the sandbox at dir unless it is already, and returns what is mounted.

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"msb/agentclient"
+	"msb/cmd/msb/session"
+	"msb/protocol/turnrpc"
+	"msb/tui"
+	"msb/tui/plain"
+	"msb/turn/config"
+	"msb/turn/workspace"
+	"msb/vmm"
+	"msb/vmm/store"
+)
+
+func newTuiCmd(app *app) *cobra.Command {
+	var lines bool
+	cmd := &cobra.Command{
+		Use:   "tui [NAME]",
+		Short: "Open the screen: turns, approvals, shells and files in one place",
+		Long: `Open the screen of a sandbox, or of all of them. Leaving it stops nothing: sandboxes and turns go
+on. With --plain, ACCESSIBLE=1 or TERM=dumb the same work is done line by line, for screen readers
+and for terminals that cannot be drawn on.`,
+		Example:           "  msb tui\n  msb tui demo\n  msb tui demo --plain",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: app.completeNames(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return app.openScreen(cmd.Context(), firstArg(args), lines, "")
+		},
+	}
+	cmd.Flags().BoolVar(&lines, "plain", false, "line by line, without drawing")
+	return cmd
+}
+
+// openScreen shows the screen, or its line mode, until the user leaves it.
+func (a *app) openScreen(ctx context.Context, name string, lines bool, prompt string) error {
+	if name != "" {
+		if err := store.ValidateName(name); err != nil {
+			return &usageError{err}
+		}
+	}
+	host, err := a.host()
+	if err != nil {
+		return err
+	}
+	home, err := a.home()
+	if err != nil {
+		return err
+	}
+	if name != "" && !home.Exists(name) {
+		return unknownSandbox(name)
+	}
+	cost := costs(home.Config)
+	if lines || a.io.Env("ACCESSIBLE") != "" || a.io.Env("TERM") == "dumb" || a.io.Env("TERM") == "" {
+		if name, err = onlyRunning(ctx, host, name); err != nil {
+			return err
+		}
+		return plain.Run(ctx, plain.Options{In: a.io.In, Out: a.io.Out, Width: a.io.Width(), Box: name, Socket: home.TurnSocket(name), Cost: cost})
+	}
+	if !a.io.Interactive() {
+		return errors.New("the screen needs a terminal; `msb tui --plain` works line by line, `msb turn` runs one turn")
+	}
+	done, err := a.io.Guard()
+	if err != nil {
+		return err
+	}
+	defer done()
+	sh, args := session.LoginShell()
+	return tui.Run(ctx, tui.Options{
+		Host: host, Name: name, Prompt: prompt, Shell: append([]string{sh}, args...), Cost: cost,
+		Diff: func(ctx context.Context, sb vmm.Sandbox) (string, error) {
+			var patch bytes.Buffer
+			err := a.inWorkspace(ctx, sb.Name, func(w *workspace.Workspace, c *agentclient.Client) error {
+				_, err := w.Diff(ctx, c, &patch)
+				return err
+			})
+			return patch.String(), err
+		},
+		Audit: func(sb vmm.Sandbox) string { return auditPath(home.SandboxDir(sb.Name)) },
+	})
+}
+
+// onlyRunning is the sandbox that is meant when none is named.
+func onlyRunning(ctx context.Context, host *vmm.Host, name string) (string, error) {
+	if name != "" {
+		return name, nil
+	}
+	list, err := host.List(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, sb := range list {
+		if sb.State != store.Running {
+			continue
+		}
+		if name != "" {
+			return "", &usageError{errors.New("which sandbox? `msb ls` shows those that run")}
+		}
+		name = sb.Name
+	}
+	if name == "" {
+		return "", errors.New("no sandbox runs; `msb up demo` makes and starts one")
+	}
+	return name, nil
+}
+
+// costs says what models cost by the settings as they are now.
+func costs(settings string) func(model string, u turnrpc.Usage) string {
+	prices := make(map[string]*config.Price)
+	if c, err := config.Load(settings); err == nil {
+		for _, name := range c.ModelNames() {
+			if m, err := c.Model(name); err == nil {
+				prices[name] = m.Price
+			}
+		}
+	}
+	return func(model string, u turnrpc.Usage) string {
+		p := prices[model]
+		if p == nil {
+			return ""
+		}
+		return fmt.Sprintf("%.4f", p.Cost(u))
+	}
+}
