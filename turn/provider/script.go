@@ -199,8 +199,24 @@ func (s script) report(p played) string {
 			b.WriteString("The file is changed: `msb diff` shows it, `msb undo` takes it back. ")
 		}
 	}
-	b.WriteString("That was the whole job: I looked, asked an MCP server, asked for a command, and edited a file. " +
-		"For a real model, add a profile with `msb model add`.\n")
+	var did []string
+	for _, d := range []struct {
+		step       int
+		tool, what string
+	}{
+		{stepLook, "list_files", "I looked around"}, {stepRead, demoSearch, "asked an MCP server"},
+		{stepAsk, "run_command", "asked for a command"}, {stepEdit, "apply_patch", "edited a file"},
+	} {
+		if _, ok := p.result(d.step, d.tool); ok {
+			did = append(did, d.what)
+		}
+	}
+	if did == nil {
+		b.WriteString("There are no tools here, so that is all I can do. ")
+	} else {
+		b.WriteString("That was the whole job: " + strings.Join(did, ", ") + ". ")
+	}
+	b.WriteString("For a real model, add a profile with `msb model add`.\n")
 	return b.String()
 }
 

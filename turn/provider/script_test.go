@@ -66,7 +66,7 @@ apply_patch`
 	if got := strings.Join(calls, "\n"); !strings.HasPrefix(got, want) || len(calls) != 5 {
 		t.Errorf("calls\n%s", got)
 	}
-	for _, part := range []string{"scripted", "not a language model", "The file has 3 lines", "The command ran", "That was the whole job"} {
+	for _, part := range []string{"scripted", "not a language model", "The file has 3 lines", "The command ran", "That was the whole job: I looked around, asked an MCP server, asked for a command, edited a file."} {
 		if !strings.Contains(text, part) {
 			t.Errorf("it does not say %q: %s", part, text)
 		}
@@ -101,7 +101,7 @@ func TestScriptReactsToDenials(t *testing.T) {
 
 func TestScriptWithoutTools(t *testing.T) {
 	text, calls, _ := job(t, []turnrpc.Message{{Role: "user", Content: "x"}}, nil, usual)
-	if len(calls) != 0 || !strings.Contains(text, "scripted") || !strings.Contains(text, "whole job") {
+	if len(calls) != 0 || !strings.Contains(text, "scripted") || !strings.Contains(text, "There are no tools here") {
 		t.Errorf("%q %s", calls, text)
 	}
 }
