@@ -11,6 +11,9 @@ LDFLAGS     := -s -w -X main.version=$(VERSION)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFILES      = $(shell git ls-files -co --exclude-standard -- '*.go')
 
+# One setting for what is built, tested and checked, so that everything is compiled once; static binaries come of it too.
+export CGO_ENABLED := 0
+
 # Debian packages that msb needs at run time. `make deps` installs only those that are missing.
 DEPS := qemu-system-x86 qemu-utils fuse3 e2fsprogs mmdebstrap busybox-static uidmap \
         debian-archive-keyring ca-certificates xz-utils zstd
@@ -47,9 +50,9 @@ deps:
 # The guest agent is built first, static, and embedded in msb.
 build:
 	@start=$$SECONDS; \
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/msb-guest ./guest/msb-guest && \
+	$(GO) build -ldflags '-s -w' -o $(BIN)/msb-guest ./guest/msb-guest && \
 	cmp -s $(BIN)/msb-guest cmd/msb/guestbin/msb-guest || cp $(BIN)/msb-guest cmd/msb/guestbin/msb-guest && \
-	CGO_ENABLED=0 $(GO) build -trimpath -tags embedguest -ldflags '$(LDFLAGS)' -o $(BIN)/msb ./cmd/msb && \
+	$(GO) build -tags embedguest -ldflags '$(LDFLAGS)' -o $(BIN)/msb ./cmd/msb && \
 	printf '  %-8s %s\n' build "$(BIN)/msb, guest agent ($$((SECONDS-start)) s)"
 
 image: build
@@ -91,7 +94,7 @@ fuzz:
 # Long runs: the same tests, over and over, the race detector on.
 SOAK ?= 20
 soak: deps testhome
-	$(TESTENV) MSB_SOAK=1 $(GO) test -race -count $(SOAK) -timeout 6h ./...
+	$(TESTENV) MSB_SOAK=1 CGO_ENABLED=1 $(GO) test -race -count $(SOAK) -timeout 6h ./...
 
 lint:
 	@bad=$$(gofmt -l $(GOFILES)); [ -z "$$bad" ] || { echo "not gofmt'ed: $$bad" >&2; exit 1; }
