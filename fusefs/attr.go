@@ -63,7 +63,7 @@ func check(e agent.Entry) (facts, syscall.Errno) {
 func absurd(t int64) bool { return t > lastSecond || t < -lastSecond }
 
 // fill writes facts into a FUSE attribute.
-func (s *fileSystem) fill(out *fuse.Attr, n *node, f facts) {
+func (s *pathFS) fill(out *fuse.Attr, n *node, f facts) {
 	out.Ino = n.ino
 	out.Size = f.size
 	out.Blocks = (f.size + 511) / 512
@@ -77,21 +77,21 @@ func (s *fileSystem) fill(out *fuse.Attr, n *node, f facts) {
 	out.Atime, out.Mtime, out.Ctime = uint64(f.atime), uint64(f.mtime), uint64(f.mtime)
 }
 
-func (s *fileSystem) fillEntry(out *fuse.EntryOut, n *node, f facts) {
+func (s *pathFS) fillEntry(out *fuse.EntryOut, n *node, f facts) {
 	s.fill(&out.Attr, n, f)
 	out.NodeId = n.id
 	out.SetEntryTimeout(s.opts.EntryTimeout)
 	out.SetAttrTimeout(s.opts.AttrTimeout)
 }
 
-func (s *fileSystem) fillAttr(out *fuse.AttrOut, n *node, f facts) {
+func (s *pathFS) fillAttr(out *fuse.AttrOut, n *node, f facts) {
 	s.fill(&out.Attr, n, f)
 	out.SetTimeout(s.opts.AttrTimeout)
 }
 
 // fillNew answers the creation of a file whose exact times are not known: the
 // kernel is told to ask when it needs them.
-func (s *fileSystem) fillNew(out *fuse.EntryOut, n *node, f facts) {
+func (s *pathFS) fillNew(out *fuse.EntryOut, n *node, f facts) {
 	f.atime = time.Now().Unix()
 	f.mtime = f.atime
 	s.fillEntry(out, n, f)

@@ -17,7 +17,7 @@ var errInterrupted = errors.New("interrupted")
 
 // bounded returns a context for one request: it ends after limit, with the
 // mount, and interruptGrace after the kernel interrupted the request.
-func (s *fileSystem) bounded(cancel <-chan struct{}, limit time.Duration) (context.Context, func()) {
+func (s *base) bounded(cancel <-chan struct{}, limit time.Duration) (context.Context, func()) {
 	ctx, stop := context.WithCancelCause(s.ctx)
 	ctx, stopTimer := context.WithTimeout(ctx, limit)
 	end := func() { stopTimer(); stop(nil) }
@@ -42,22 +42,22 @@ func (s *fileSystem) bounded(cancel <-chan struct{}, limit time.Duration) (conte
 }
 
 // nameOp bounds a request for names or attributes.
-func (s *fileSystem) nameOp(cancel <-chan struct{}) (context.Context, func()) {
+func (s *base) nameOp(cancel <-chan struct{}) (context.Context, func()) {
 	return s.bounded(cancel, s.opts.NameTimeout)
 }
 
 // dataOp bounds a request that moves data.
-func (s *fileSystem) dataOp(cancel <-chan struct{}) (context.Context, func()) {
+func (s *base) dataOp(cancel <-chan struct{}) (context.Context, func()) {
 	return s.bounded(cancel, s.opts.DataTimeout)
 }
 
-// quiesce waits until the guest has the data of n, as data: the request for
+// quiesce waits until the guest has the data of q, as data: the request for
 // attributes that follows has its own, shorter time.
-func (s *fileSystem) quiesce(cancel <-chan struct{}, n *node) fuse.Status {
-	if n == nil || n.queue.idle() {
+func (s *base) quiesce(cancel <-chan struct{}, q *writeQueue) fuse.Status {
+	if q == nil || q.idle() {
 		return fuse.OK
 	}
 	ctx, end := s.dataOp(cancel)
 	defer end()
-	return s.status(ctx, n.queue.drain(ctx))
+	return s.status(ctx, q.drain(ctx))
 }

@@ -62,7 +62,7 @@ func (l *listing) isOutdated(name string) bool {
 }
 
 // OpenDir opens a directory.
-func (s *fileSystem) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+func (s *pathFS) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	n, errno := s.tree.get(in.NodeId)
 	if errno != 0 {
 		return fuse.Status(errno)
@@ -88,7 +88,7 @@ func (s *fileSystem) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.
 	return fuse.OK
 }
 
-func (s *fileSystem) openListing(ctx context.Context, l *listing) error {
+func (s *pathFS) openListing(ctx context.Context, l *listing) error {
 	c, err := s.link.get()
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (s *fileSystem) openListing(ctx context.Context, l *listing) error {
 }
 
 // ReleaseDir closes a directory.
-func (s *fileSystem) ReleaseDir(in *fuse.ReleaseIn) {
+func (s *pathFS) ReleaseDir(in *fuse.ReleaseIn) {
 	l, errno := s.handles.listing(in.Fh)
 	if errno != 0 {
 		return
@@ -142,14 +142,14 @@ func (l *listing) closeRemote(ctx context.Context) {
 }
 
 // ReadDir lists names.
-func (s *fileSystem) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+func (s *pathFS) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	return s.readDir(cancel, in, func(e fuse.DirEntry, _ *dirEntry, _ *listing) bool {
 		return out.AddDirEntry(e)
 	})
 }
 
 // ReadDirPlus lists names with what a lookup of each would answer.
-func (s *fileSystem) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+func (s *pathFS) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	return s.readDir(cancel, in, func(e fuse.DirEntry, d *dirEntry, l *listing) bool {
 		slot := out.AddDirLookupEntry(e)
 		if slot == nil {
@@ -166,7 +166,7 @@ func (s *fileSystem) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *f
 
 // presentable tells whether the attributes that came with an entry are still
 // good. If not, the kernel asks when it needs them.
-func (s *fileSystem) presentable(d *dirEntry, l *listing) bool {
+func (s *pathFS) presentable(d *dirEntry, l *listing) bool {
 	if !d.good || time.Since(d.at) > s.opts.AttrTimeout || l.isOutdated(d.name) {
 		return false
 	}
@@ -176,7 +176,7 @@ func (s *fileSystem) presentable(d *dirEntry, l *listing) bool {
 
 // readDir walks the listing from in.Offset. Offset 0 is ".", 1 is "..", and
 // every later one the entry of the same number, less two.
-func (s *fileSystem) readDir(cancel <-chan struct{}, in *fuse.ReadIn, add func(fuse.DirEntry, *dirEntry, *listing) bool) fuse.Status {
+func (s *pathFS) readDir(cancel <-chan struct{}, in *fuse.ReadIn, add func(fuse.DirEntry, *dirEntry, *listing) bool) fuse.Status {
 	l, errno := s.handles.listing(in.Fh)
 	if errno != 0 {
 		return fuse.Status(errno)
@@ -228,7 +228,7 @@ func (l *listing) ready() bool { return l.end }
 // fetch reads until there is an entry number want or the directory ends. Two
 // questions are always under way: the order of entries does not matter, and a
 // small directory then takes one round trip.
-func (s *fileSystem) fetch(ctx context.Context, l *listing, want uint64) error {
+func (s *pathFS) fetch(ctx context.Context, l *listing, want uint64) error {
 	type answer struct {
 		entries []agent.Entry
 		at      time.Time
@@ -269,11 +269,14 @@ func (s *fileSystem) fetch(ctx context.Context, l *listing, want uint64) error {
 // take checks what the guest listed. A name that cannot be one, or comes
 // twice, is dropped; an entry with impossible attributes keeps its name and
 // fails when it is looked at.
-func (s *fileSystem) take(l *listing, entries []agent.Entry, at time.Time) {
+func (s *pathFS) take(l *listing, entries []agent.Entry, at time.Time) {
 	for _, e := range entries {
 		name, ok := nameOf(l.path, e.Path)
 		if _, twice := l.index[name]; !ok || twice {
 			s.log.Warn("the guest listed an impossible name", "directory", l.path, "name", e.Path)
+			continue
+		}
+		if e.Kind == agent.KindSymlink && s.opts.Symlinks == Hide {
 			continue
 		}
 		d := dirEntry{name: name, at: at}

@@ -16,11 +16,11 @@ const maxErrno = 511
 
 // status is the answer to the kernel for an error of a request that ran under
 // ctx.
-func (s *fileSystem) status(ctx context.Context, err error) fuse.Status {
+func (s *base) status(ctx context.Context, err error) fuse.Status {
 	return fuse.Status(s.errno(ctx, err))
 }
 
-func (s *fileSystem) errno(ctx context.Context, err error) syscall.Errno {
+func (s *base) errno(ctx context.Context, err error) syscall.Errno {
 	if err == nil {
 		return 0
 	}
@@ -30,6 +30,10 @@ func (s *fileSystem) errno(ctx context.Context, err error) syscall.Errno {
 			return syscall.ENFILE // the agent's own limit has no number
 		}
 		return guestErrno(failed.Errno)
+	}
+	var refused *agentclient.NodeError
+	if errors.As(err, &refused) {
+		return guestErrno(refused.Errno)
 	}
 	var unsupported *agentclient.UnsupportedOperationError
 	if errors.As(err, &unsupported) {

@@ -49,7 +49,7 @@ func answerFlags(o agent.OpenOptions) uint32 {
 }
 
 // Open opens an existing file.
-func (s *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+func (s *pathFS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	o := openOptions(in.Flags)
 	if s.opts.ReadOnly && o.Write {
 		return fuse.EROFS
@@ -58,7 +58,7 @@ func (s *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 	if errno != 0 {
 		return fuse.Status(errno)
 	}
-	if st := s.quiesce(cancel, n); !st.Ok() {
+	if st := s.quiesce(cancel, &n.queue); !st.Ok() {
 		return st
 	}
 	ctx, end := s.nameOp(cancel)
@@ -79,23 +79,23 @@ func (s *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 	if errno != 0 {
 		return fuse.Status(errno)
 	}
-	file, err := openFile(ctx, c, path, o)
+	file, err := openPath(ctx, c, path, o)
 	if err != nil {
 		return s.status(ctx, err)
 	}
 	if o.Truncate {
 		s.changed(n)
 	} else if _, age, _ := n.recall(); age > freshFor {
-		s.forgetAttr(n)
+		s.forgetAttr(n.id)
 	}
 	out.Fh = s.newHandle(n, file, o).id
 	out.OpenFlags = answerFlags(o)
 	return fuse.OK
 }
 
-// openFile opens a file of the guest. The guest's agent opens none for appending
+// openPath opens a file of the guest. The guest's agent opens none for appending
 // and cuts it in one step.
-func openFile(ctx context.Context, c *agentclient.Client, path string, o agent.OpenOptions) (*agentclient.File, error) {
+func openPath(ctx context.Context, c *agentclient.Client, path string, o agent.OpenOptions) (*agentclient.File, error) {
 	if !o.Append || !o.Truncate {
 		return c.FS().OpenFile(ctx, path, o)
 	}
@@ -112,7 +112,7 @@ func openFile(ctx context.Context, c *agentclient.Client, path string, o agent.O
 }
 
 // Release closes the file. Nobody waits for it, so errors were for Flush.
-func (s *fileSystem) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
+func (s *pathFS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	h, errno := s.handles.file(in.Fh)
 	if errno != 0 {
 		return
@@ -131,7 +131,7 @@ func (s *fileSystem) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 }
 
 // Read reads from an open file.
-func (s *fileSystem) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
+func (s *pathFS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
 	h, errno := s.handles.file(in.Fh)
 	if errno != 0 {
 		return nil, fuse.Status(errno)
@@ -153,7 +153,7 @@ func (s *fileSystem) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (
 
 // Write takes data for an open file. Appended data goes to the guest at once,
 // to be placed at the end that it has there; other data is queued.
-func (s *fileSystem) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
+func (s *pathFS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
 	h, errno := s.handles.file(in.Fh)
 	if errno != 0 {
 		return 0, fuse.Status(errno)
@@ -168,7 +168,7 @@ func (s *fileSystem) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte
 	}
 	defer s.changed(h.n)
 	if !h.opts.Append {
-		if err := s.enqueue(ctx, h, int64(in.Offset), data); err != nil {
+		if err := s.enqueue(ctx, &h.n.queue, h, int64(in.Offset), data); err != nil {
 			return 0, s.status(ctx, err)
 		}
 		return uint32(len(data)), fuse.OK
@@ -192,23 +192,23 @@ func (s *fileSystem) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte
 }
 
 // Writev is Write for data in several parts, which a kernel mount never has.
-func (s *fileSystem) Writev(<-chan struct{}, *fuse.WriteIn, [][]byte) (uint32, fuse.Status) {
+func (s *pathFS) Writev(<-chan struct{}, *fuse.WriteIn, [][]byte) (uint32, fuse.Status) {
 	return 0, fuse.ENOSYS
 }
 
 // Flush is called at each close(2).
-func (s *fileSystem) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
+func (s *pathFS) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	return s.settle(cancel, in.Fh)
 }
 
 // Fsync waits until the guest has the data. The protocol cannot ask the guest
 // to write it to its disk.
-func (s *fileSystem) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
+func (s *pathFS) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	return s.settle(cancel, in.Fh)
 }
 
 // settle waits for the queued data and reports what could not be stored.
-func (s *fileSystem) settle(cancel <-chan struct{}, fh uint64) fuse.Status {
+func (s *pathFS) settle(cancel <-chan struct{}, fh uint64) fuse.Status {
 	h, errno := s.handles.file(fh)
 	if errno != 0 {
 		return fuse.Status(errno)

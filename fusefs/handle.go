@@ -2,6 +2,8 @@ package fusefs
 
 import (
 	"context"
+	"errors"
+	"io"
 	"sync"
 	"syscall"
 
@@ -12,6 +14,7 @@ import (
 // handle is one open file of the kernel: a guest handle on the connection that
 // opened it, opened again when that was lost and the file is still the same.
 type handle struct {
+	s     *pathFS
 	id    uint64
 	n     *node
 	opts  agent.OpenOptions // how to open it again
@@ -56,10 +59,10 @@ func (t *handles) listing(id uint64) (*listing, syscall.Errno) {
 }
 
 // newHandle registers an open file of n.
-func (s *fileSystem) newHandle(n *node, file *agentclient.File, opts agent.OpenOptions) *handle {
+func (s *pathFS) newHandle(n *node, file *agentclient.File, opts agent.OpenOptions) *handle {
 	opts.Create, opts.CreateNew, opts.Truncate, opts.Mode = false, false, false, nil
-	h := &handle{n: n, file: file, opts: opts}
-	h.ahead.init(s, h)
+	h := &handle{s: s, n: n, file: file, opts: opts}
+	h.ahead.init(s.base, h)
 	n.mu.Lock()
 	if n.handles == nil {
 		n.handles = map[*handle]struct{}{}
@@ -77,7 +80,7 @@ func (s *fileSystem) newHandle(n *node, file *agentclient.File, opts agent.OpenO
 
 // dropHandle forgets a file that is closed by the kernel and waits for those who
 // borrowed it.
-func (s *fileSystem) dropHandle(h *handle) {
+func (s *pathFS) dropHandle(h *handle) {
 	s.handles.mu.Lock()
 	delete(s.handles.files, h.id)
 	s.handles.mu.Unlock()
@@ -111,7 +114,7 @@ func (n *node) isOpen() bool {
 // connection was lost it opens the file again: by its name, so only when the
 // guest still has the file that was last seen there. The protocol has no inode
 // numbers; equal attributes stand for them.
-func (s *fileSystem) remote(ctx context.Context, h *handle) (*agentclient.File, error) {
+func (s *pathFS) remote(ctx context.Context, h *handle) (*agentclient.File, error) {
 	c, err := s.link.get()
 	if err != nil {
 		return nil, err
@@ -163,3 +166,52 @@ func (h *handle) failure() error {
 	defer h.mu.Unlock()
 	return h.fault
 }
+
+// readAt reads from the guest.
+func (h *handle) readAt(ctx context.Context, buf []byte, off int64) (int, error) {
+	file, err := h.s.remote(ctx, h)
+	if err != nil {
+		return 0, err
+	}
+	if err := h.s.bulk.Acquire(ctx, 1); err != nil {
+		return 0, err
+	}
+	defer h.s.bulk.Release(1)
+	n, err := file.ReadAt(ctx, buf, off)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return 0, err
+	}
+	return n, nil
+}
+
+func (h *handle) knownSize() (int64, bool) {
+	f, _, ok := h.n.recall()
+	return int64(f.size), ok
+}
+
+// writeAt stores a small piece of data.
+func (h *handle) writeAt(ctx context.Context, p []byte, off int64) error {
+	file, err := h.s.remote(ctx, h)
+	if err != nil {
+		return err
+	}
+	n, err := file.WriteAt(ctx, p, off)
+	if err == nil && n < len(p) {
+		err = io.ErrShortWrite
+	}
+	return err
+}
+
+// upload stores a stream of data.
+func (h *handle) upload(ctx context.Context, r io.Reader, off int64) error {
+	file, err := h.s.remote(ctx, h)
+	if err != nil {
+		return err
+	}
+	_, err = file.Upload(ctx, r, off)
+	return err
+}
+
+func (h *handle) stored() { h.s.changed(h.n) }
+
+func (h *handle) dropped() { h.s.forgetPages(h.n.id) }

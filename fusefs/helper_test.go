@@ -54,6 +54,7 @@ func TestMain(m *testing.M) {
 type config struct {
 	Socket, Dir string
 	Script      string // name of a script for the peer; "" = the real agent
+	Stock       bool   // use nothing that a stock agent does not have
 	Options     fusefs.Options
 }
 
@@ -117,6 +118,9 @@ func serveAgent(l net.Listener) {
 // serveMount is a mount until its stdin is closed.
 func serveMount() {
 	c := readConfig()
+	if c.Stock {
+		fusefs.PathsOnly()
+	}
 	fusefs.LimitEntries(100000) // TestEndlessDirectory; the others stay below
 	c.Options.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	dial := func(ctx context.Context) (*agentclient.Client, error) { return agentclient.Dial(ctx, c.Socket) }
@@ -276,6 +280,7 @@ type sandbox struct {
 	mount  *helper
 	opts   fusefs.Options
 	script string
+	stock  bool
 }
 
 func needFUSE(t *testing.T) {
@@ -320,7 +325,7 @@ func (s *sandbox) startGuest() {
 
 func (s *sandbox) startMount(env ...string) {
 	s.t.Helper()
-	s.mount = start(s.t, "mount", config{Socket: s.socket, Dir: s.dir, Options: s.opts}, nil, env...)
+	s.mount = start(s.t, "mount", config{Socket: s.socket, Dir: s.dir, Options: s.opts, Stock: s.stock}, nil, env...)
 	s.t.Cleanup(func() { fusefs.Unmount(s.dir) })
 	s.mount.expect("ready")
 }
@@ -345,6 +350,13 @@ func (s *sandbox) sh(script string) string {
 		s.t.Fatalf("%s\n%v\n%s", script, err, out)
 	}
 	return string(out)
+}
+
+// eachBackend runs a test with all that our agent offers and with what a stock
+// one does.
+func eachBackend(t *testing.T, test func(t *testing.T, stock bool)) {
+	t.Run("nodes", func(t *testing.T) { test(t, false) })
+	t.Run("stock", func(t *testing.T) { test(t, true) })
 }
 
 // fast fails the test when f takes longer than limit.

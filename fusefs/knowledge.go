@@ -25,13 +25,17 @@ func (n *node) recall() (f facts, age time.Duration, ok bool) {
 
 // changed notes that this side changed the file: read-ahead is dropped,
 // listings that were fetched before do not tell its attributes any more.
-func (s *fileSystem) changed(n *node) {
+func (s *pathFS) changed(n *node) {
 	n.mu.Lock()
 	n.known.wrote = true
+	open := make([]*handle, 0, len(n.handles))
 	for h := range n.handles {
-		h.ahead.drop()
+		open = append(open, h)
 	}
 	n.mu.Unlock()
+	for _, h := range open { // not under n.mu: a reader asks for the size under its own lock
+		h.ahead.drop()
+	}
 	s.tree.mu.RLock()
 	parent, name := n.parent, n.name
 	s.tree.mu.RUnlock()

@@ -29,11 +29,37 @@ type link struct {
 	mu      sync.Mutex
 	client  *agentclient.Client // nil: none
 	swapped chan struct{}       // closed when client was replaced by a fresher one
+	join    joinFunc            // may be nil
+}
+
+// joinFunc makes a fresh connection usable.
+type joinFunc func(ctx context.Context, c *agentclient.Client) error
+
+// setJoin says what to do with connections from now on.
+func (l *link) setJoin(join joinFunc) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.join = join
 }
 
 // connect dials for the first time.
 func connect(ctx context.Context, dial DialFunc, log *slog.Logger) (*link, error) {
-	l := &link{pool: agentclient.NewPool(agentclient.PoolOptions{Dial: dial}), log: log}
+	l := &link{log: log}
+	l.pool = agentclient.NewPool(agentclient.PoolOptions{Dial: func(ctx context.Context) (*agentclient.Client, error) {
+		c, err := dial(ctx)
+		l.mu.Lock()
+		join := l.join
+		l.mu.Unlock()
+		if err == nil && join != nil {
+			if err = join(ctx, c); err != nil {
+				c.Close()
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		return c, nil
+	}})
 	c, err := l.pool.Get(ctx)
 	if err != nil {
 		l.pool.Close()

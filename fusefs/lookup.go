@@ -10,7 +10,7 @@ import (
 )
 
 // Lookup finds one name in a directory.
-func (s *fileSystem) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+func (s *pathFS) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
 	parent, errno := s.tree.get(in.NodeId)
 	if errno != 0 {
 		return fuse.Status(errno)
@@ -22,8 +22,10 @@ func (s *fileSystem) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name stri
 	default:
 		return fuse.Status(errno)
 	}
-	if st := s.quiesce(cancel, s.tree.child(parent, name)); !st.Ok() {
-		return st
+	if known := s.tree.child(parent, name); known != nil {
+		if st := s.quiesce(cancel, &known.queue); !st.Ok() {
+			return st
+		}
 	}
 	ctx, end := s.nameOp(cancel)
 	defer end()
@@ -38,6 +40,9 @@ func (s *fileSystem) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name stri
 	} else if errno != 0 {
 		return fuse.Status(errno)
 	}
+	if f.kind() == syscall.S_IFLNK && s.opts.Symlinks == Hide {
+		return s.absent(out)
+	}
 	n := s.tree.place(parent, name, f.kind())
 	n.learn(f)
 	s.fillEntry(out, n, f)
@@ -45,7 +50,7 @@ func (s *fileSystem) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name stri
 }
 
 // absent answers that there is no such name; the kernel may remember it.
-func (s *fileSystem) absent(out *fuse.EntryOut) fuse.Status {
+func (s *pathFS) absent(out *fuse.EntryOut) fuse.Status {
 	if s.opts.EntryTimeout == 0 {
 		return fuse.ENOENT
 	}
@@ -56,7 +61,7 @@ func (s *fileSystem) absent(out *fuse.EntryOut) fuse.Status {
 
 // find asks the guest for a name. A file that is open here and has been
 // replaced there loses the name to the newcomer: the open one lives on.
-func (s *fileSystem) find(ctx context.Context, parent *node, name string) (facts, error) {
+func (s *pathFS) find(ctx context.Context, parent *node, name string) (facts, error) {
 	c, err := s.link.get()
 	if err != nil {
 		return facts{}, err
@@ -100,7 +105,7 @@ func (s *fileSystem) find(ctx context.Context, parent *node, name string) (facts
 	return f, err
 }
 
-func (s *fileSystem) stat(ctx context.Context, c *agentclient.Client, path string) (facts, error) {
+func (s *pathFS) stat(ctx context.Context, c *agentclient.Client, path string) (facts, error) {
 	e, err := c.FS().Stat(ctx, path, false)
 	if err != nil {
 		return facts{}, err
@@ -108,7 +113,7 @@ func (s *fileSystem) stat(ctx context.Context, c *agentclient.Client, path strin
 	return checked(check(e))
 }
 
-func (s *fileSystem) fstat(ctx context.Context, h *handle) (facts, error) {
+func (s *pathFS) fstat(ctx context.Context, h *handle) (facts, error) {
 	file, err := s.remote(ctx, h)
 	if err != nil {
 		return facts{}, err
@@ -129,16 +134,16 @@ func checked(f facts, errno syscall.Errno) (facts, error) {
 }
 
 // Forget takes back lookups.
-func (s *fileSystem) Forget(id, lookups uint64) { s.tree.forget(id, lookups) }
+func (s *pathFS) Forget(id, lookups uint64) { s.tree.forget(id, lookups) }
 
 // GetAttr returns attributes: of the open file when there is one, as its name
 // may belong to another file by now.
-func (s *fileSystem) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
+func (s *pathFS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
 	n, errno := s.tree.get(in.NodeId)
 	if errno != 0 {
 		return fuse.Status(errno)
 	}
-	if st := s.quiesce(cancel, n); !st.Ok() {
+	if st := s.quiesce(cancel, &n.queue); !st.Ok() {
 		return st
 	}
 	ctx, end := s.nameOp(cancel)
@@ -156,7 +161,7 @@ func (s *fileSystem) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fu
 }
 
 // attributes asks the guest, by h, by any open handle, or by name.
-func (s *fileSystem) attributes(ctx context.Context, n *node, h *handle) (facts, error) {
+func (s *pathFS) attributes(ctx context.Context, n *node, h *handle) (facts, error) {
 	if err := n.queue.drain(ctx); err != nil {
 		return facts{}, err
 	}
@@ -184,7 +189,7 @@ func (s *fileSystem) attributes(ctx context.Context, n *node, h *handle) (facts,
 	return f, nil
 }
 
-func (s *fileSystem) statNode(ctx context.Context, n *node) (facts, error) {
+func (s *pathFS) statNode(ctx context.Context, n *node) (facts, error) {
 	c, err := s.link.get()
 	if err != nil {
 		return facts{}, err

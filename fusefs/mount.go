@@ -19,7 +19,7 @@ const fsType = "msb"
 // Server is a mount that is being served.
 type Server struct {
 	dir  string
-	fs   *fileSystem
+	fs   backend
 	done chan struct{}
 	once sync.Once
 }
@@ -44,22 +44,24 @@ func Mount(ctx context.Context, dir string, dial DialFunc, o Options) (*Server, 
 	if err != nil {
 		return nil, err
 	}
-	l, err := connect(ctx, dial, o.Logger)
+	fs, err := newBackend(ctx, dir, dial, o)
 	if err != nil {
 		return nil, fmt.Errorf("mount %s: %w", dir, err)
 	}
-	s := newFileSystem(dir, l, o)
-	if err := s.checkRoot(ctx); err != nil {
+	s := fs.common()
+	if err := fs.checkRoot(ctx); err != nil {
 		s.close()
 		return nil, err
 	}
-	server, err := fuse.NewServer(s, dir, s.mountOptions())
+	options := s.mountOptions()
+	fs.adapt(options)
+	server, err := fuse.NewServer(fs, dir, options)
 	if err != nil {
 		s.close()
 		Unmount(dir) // the kernel may have mounted it already
 		return nil, fmt.Errorf("mount %s: %w", dir, err)
 	}
-	m := &Server{dir: dir, fs: s, done: make(chan struct{})}
+	m := &Server{dir: dir, fs: fs, done: make(chan struct{})}
 	go func() {
 		defer close(m.done)
 		server.Serve()
@@ -76,39 +78,7 @@ func Mount(ctx context.Context, dir string, dial DialFunc, o Options) (*Server, 
 	return m, nil
 }
 
-// checkRoot asks the guest for the directory to mount.
-func (s *fileSystem) checkRoot(ctx context.Context) error {
-	root := s.opts.Root
-	c, err := s.link.get()
-	if err != nil {
-		return fmt.Errorf("mount: the sandbox closed the connection")
-	}
-	ctx, stop := context.WithTimeout(ctx, s.opts.NameTimeout)
-	defer stop()
-	e, err := c.FS().Stat(ctx, root, true)
-	if err != nil {
-		return fmt.Errorf("guest directory %s: %w", root, err)
-	}
-	f, errno := check(e)
-	if errno != 0 {
-		return fmt.Errorf("guest directory %s: the guest's answer makes no sense", root)
-	}
-	if f.kind() != syscall.S_IFDIR {
-		return fmt.Errorf("guest directory %s: is not a directory", root)
-	}
-	if e, err := c.FS().Stat(ctx, root, false); err == nil && e.Kind != "dir" {
-		real, err := c.FS().RealPath(ctx, root)
-		if err != nil {
-			return fmt.Errorf("guest directory %s: %w", root, err)
-		}
-		s.opts.Root = cleanAbs(real)
-		s.tree = newTree(s.opts.Root)
-		s.symlinks.root = s.opts.Root
-	}
-	return nil
-}
-
-func (s *fileSystem) mountOptions() *fuse.MountOptions {
+func (s *base) mountOptions() *fuse.MountOptions {
 	o := &fuse.MountOptions{
 		AllowOther: s.opts.AllowOther,
 		// The kernel checks permissions with the attributes that it sees:
@@ -119,7 +89,6 @@ func (s *fileSystem) mountOptions() *fuse.MountOptions {
 		MaxWrite:          chunkSize,
 		MaxReadAhead:      chunkSize,
 		MaxBackground:     64,
-		DisableXAttrs:     true,
 		DirectMountStrict: os.Geteuid() == 0,
 		DirectMountFlags:  syscall.MS_NOSUID | syscall.MS_NODEV,
 		ExtraCapabilities: fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_DIRECT_IO_ALLOW_MMAP,
@@ -153,7 +122,7 @@ func (m *Server) Wait() { <-m.done }
 func (m *Server) Done() <-chan struct{} { return m.done }
 
 // Connected tells whether there is a connection to the sandbox.
-func (m *Server) Connected() bool { return m.fs.link.up() }
+func (m *Server) Connected() bool { return m.fs.common().link.up() }
 
 // Unmount takes the mount away, lazily when it is in use, and sees to it that
 // written data reaches the guest, within 30 s. Files that are still open go on
@@ -172,7 +141,7 @@ func (m *Server) Unmount() error {
 			return err
 		}
 	}
-	ctx, stop := context.WithTimeout(context.Background(), m.fs.opts.DataTimeout)
+	ctx, stop := context.WithTimeout(context.Background(), m.fs.common().opts.DataTimeout)
 	defer stop()
 	if err := m.fs.drainAll(ctx); err != nil {
 		return fmt.Errorf("unmount %s: some written data did not reach the guest: %w", m.dir, err)

@@ -22,7 +22,7 @@ type place struct {
 
 // locate finds the directory and the path of an entry that is to change. The
 // caller has locked the paths.
-func (s *fileSystem) locate(dir uint64, name string) (place, syscall.Errno) {
+func (s *pathFS) locate(dir uint64, name string) (place, syscall.Errno) {
 	p := place{name: name}
 	if s.opts.ReadOnly {
 		return p, syscall.EROFS
@@ -48,7 +48,7 @@ func (s *fileSystem) locate(dir uint64, name string) (place, syscall.Errno) {
 
 // owner is who a new file belongs to in the guest: the caller, or the group of
 // a directory that hands its group down.
-func (s *fileSystem) owner(in *fuse.InHeader, parent *node) (uid, gid uint32) {
+func (s *pathFS) owner(in *fuse.InHeader, parent *node) (uid, gid uint32) {
 	uid, gid = s.ids.uid.guest(in.Uid), s.ids.gid.guest(in.Gid)
 	if f, _, _ := parent.recall(); f.mode&syscall.S_ISGID != 0 {
 		gid = f.gid
@@ -62,7 +62,7 @@ func newFacts(kind, mode, uid, gid uint32) facts {
 }
 
 // settled answers a creation.
-func (s *fileSystem) settled(p place, f facts, out *fuse.EntryOut) *node {
+func (s *pathFS) settled(p place, f facts, out *fuse.EntryOut) *node {
 	s.tree.remove(p.parent, p.name)
 	n := s.tree.place(p.parent, p.name, f.kind())
 	n.mu.Lock()
@@ -73,10 +73,10 @@ func (s *fileSystem) settled(p place, f facts, out *fuse.EntryOut) *node {
 	return n
 }
 
-func (s *fileSystem) changedDir(p place) { p.parent.changedName(p.name) }
+func (s *pathFS) changedDir(p place) { p.parent.changedName(p.name) }
 
 // Create makes and opens a file; without O_EXCL, one that exists is opened.
-func (s *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+func (s *pathFS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	ctx, end := s.nameOp(cancel)
 	defer end()
 	unlock, err := s.sharePaths(ctx)
@@ -110,7 +110,7 @@ func (s *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name stri
 
 // createNew makes a file that did not exist, with the owner and exactly the
 // mode that were asked for.
-func (s *fileSystem) createNew(ctx context.Context, p place, in *fuse.InHeader, o agent.OpenOptions, mode uint32) (*agentclient.File, facts, error) {
+func (s *pathFS) createNew(ctx context.Context, p place, in *fuse.InHeader, o agent.OpenOptions, mode uint32) (*agentclient.File, facts, error) {
 	mode &= 0o7777
 	uid, gid := s.owner(in, p.parent)
 	o.CreateNew, o.Create, o.Truncate, o.Mode = true, false, false, &mode
@@ -137,7 +137,7 @@ func (s *fileSystem) createNew(ctx context.Context, p place, in *fuse.InHeader, 
 }
 
 // openExisting opens what Create found in its way.
-func (s *fileSystem) openExisting(ctx context.Context, p place, o agent.OpenOptions, out *fuse.CreateOut) fuse.Status {
+func (s *pathFS) openExisting(ctx context.Context, p place, o agent.OpenOptions, out *fuse.CreateOut) fuse.Status {
 	f, err := s.find(ctx, p.parent, p.name)
 	if err != nil {
 		return s.status(ctx, err)
@@ -145,7 +145,7 @@ func (s *fileSystem) openExisting(ctx context.Context, p place, o agent.OpenOpti
 	if f.kind() != syscall.S_IFREG {
 		return fuse.Status(syscall.ESTALE) // the kernel starts again and follows
 	}
-	file, err := openFile(ctx, p.c, p.path, o)
+	file, err := openPath(ctx, p.c, p.path, o)
 	if err != nil {
 		return s.status(ctx, err)
 	}
@@ -163,7 +163,7 @@ func (s *fileSystem) openExisting(ctx context.Context, p place, o agent.OpenOpti
 }
 
 // Mknod makes an empty file. The protocol knows no other nodes.
-func (s *fileSystem) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
+func (s *pathFS) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
 	if kind := in.Mode & syscall.S_IFMT; kind != 0 && kind != syscall.S_IFREG {
 		return fuse.EPERM
 	}
@@ -189,7 +189,7 @@ func (s *fileSystem) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string
 
 // Mkdir makes a directory. The guest's operation is content with one that
 // exists, so it is looked for first.
-func (s *fileSystem) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
+func (s *pathFS) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
 	ctx, end := s.nameOp(cancel)
 	defer end()
 	unlock, err := s.sharePaths(ctx)
@@ -222,7 +222,7 @@ func (s *fileSystem) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string
 }
 
 // give makes the caller the owner of a new entry; when that fails, undo.
-func (s *fileSystem) give(ctx context.Context, p place, in *fuse.InHeader, undo func() error) (uid, gid uint32, err error) {
+func (s *pathFS) give(ctx context.Context, p place, in *fuse.InHeader, undo func() error) (uid, gid uint32, err error) {
 	uid, gid = s.owner(in, p.parent)
 	if uid == 0 && gid == 0 {
 		return uid, gid, nil
@@ -235,7 +235,10 @@ func (s *fileSystem) give(ctx context.Context, p place, in *fuse.InHeader, undo 
 }
 
 // Symlink makes a symlink.
-func (s *fileSystem) Symlink(cancel <-chan struct{}, in *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
+func (s *pathFS) Symlink(cancel <-chan struct{}, in *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
+	if s.opts.Symlinks == Hide {
+		return fuse.EPERM
+	}
 	ctx, end := s.nameOp(cancel)
 	defer end()
 	unlock, err := s.sharePaths(ctx)
@@ -265,7 +268,7 @@ func (s *fileSystem) Symlink(cancel <-chan struct{}, in *fuse.InHeader, target, 
 }
 
 // Readlink returns a target that cannot lead out of the mount.
-func (s *fileSystem) Readlink(cancel <-chan struct{}, in *fuse.InHeader) ([]byte, fuse.Status) {
+func (s *pathFS) Readlink(cancel <-chan struct{}, in *fuse.InHeader) ([]byte, fuse.Status) {
 	n, errno := s.tree.get(in.NodeId)
 	if errno != 0 {
 		return nil, fuse.Status(errno)
@@ -294,25 +297,25 @@ func (s *fileSystem) Readlink(cancel <-chan struct{}, in *fuse.InHeader) ([]byte
 }
 
 // Link is refused: the protocol has no hard links.
-func (s *fileSystem) Link(<-chan struct{}, *fuse.LinkIn, string, *fuse.EntryOut) fuse.Status {
+func (s *pathFS) Link(<-chan struct{}, *fuse.LinkIn, string, *fuse.EntryOut) fuse.Status {
 	return fuse.EPERM
 }
 
 // Unlink removes a name; the file lives on while it is open.
-func (s *fileSystem) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
+func (s *pathFS) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
 	return s.remove(cancel, in, name, func(ctx context.Context, p place) error {
 		return p.c.FS().Remove(ctx, p.path)
 	})
 }
 
 // Rmdir removes an empty directory.
-func (s *fileSystem) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
+func (s *pathFS) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
 	return s.remove(cancel, in, name, func(ctx context.Context, p place) error {
 		return p.c.FS().RemoveDir(ctx, p.path, false)
 	})
 }
 
-func (s *fileSystem) remove(cancel <-chan struct{}, in *fuse.InHeader, name string, op func(context.Context, place) error) fuse.Status {
+func (s *pathFS) remove(cancel <-chan struct{}, in *fuse.InHeader, name string, op func(context.Context, place) error) fuse.Status {
 	ctx, end := s.nameOp(cancel)
 	defer end()
 	unlock, err := s.sharePaths(ctx)
@@ -334,7 +337,7 @@ func (s *fileSystem) remove(cancel <-chan struct{}, in *fuse.InHeader, name stri
 
 // Rename renames, replacing what has the new name. The flags of renameat2
 // cannot be had atomically, so they are refused.
-func (s *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, name, newName string) fuse.Status {
+func (s *pathFS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, name, newName string) fuse.Status {
 	if in.Flags != 0 {
 		return fuse.EINVAL
 	}

@@ -29,14 +29,33 @@ type Options struct {
 	// EntryTimeout and AttrTimeout are how long the kernel may keep names and
 	// attributes; 0 means 1 s, a negative value means not at all.
 	EntryTimeout, AttrTimeout time.Duration
+	// Alone says that nobody changes files but this mount: what it knows holds
+	// for as long as EntryTimeout and AttrTimeout say, also what it has not been
+	// asked for.
+	Alone bool
 	// NameTimeout bounds a request for names or attributes (0: 5 s) and
 	// DataTimeout one that moves data (0: 30 s).
 	NameTimeout, DataTimeout time.Duration
+	// Symlinks says what becomes of the guest's symlinks; "" means Contain.
+	Symlinks Symlinks
 	// NonEmpty allows a mount point that is not empty.
 	NonEmpty bool
 	// Logger receives what the mount has to say; nil means slog.Default().
 	Logger *slog.Logger
 }
+
+// Symlinks is what becomes of the guest's symlinks.
+type Symlinks string
+
+const (
+	// Contain shows them changed so that none leads out of the mount.
+	Contain Symlinks = "contain"
+	// Raw shows them as they are: a program that follows one may end up at a
+	// file of this host that the guest has chosen.
+	Raw Symlinks = "raw"
+	// Hide shows none and makes none.
+	Hide Symlinks = "hide"
+)
 
 // IDPair says that Guest, in the guest, and Host, on this host, are the same
 // user or group.
@@ -55,6 +74,13 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Umask&^0o777 != 0 {
 		return o, fmt.Errorf("umask %#o: must be between 0 and 0777", o.Umask)
+	}
+	switch o.Symlinks {
+	case "":
+		o.Symlinks = Contain
+	case Contain, Raw, Hide:
+	default:
+		return o, fmt.Errorf("symlinks %q: must be contain, raw or hide", o.Symlinks)
 	}
 	o.EntryTimeout = orDefault(o.EntryTimeout, time.Second)
 	o.AttrTimeout = orDefault(o.AttrTimeout, time.Second)

@@ -7,7 +7,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/posixtest"
 )
 
-// notOffered are the conformance tests of what the protocol cannot do.
+// notOffered are the conformance tests of what the protocol of a stock agent cannot do.
 var notOffered = map[string]string{
 	"Fallocate":           "no fallocate",
 	"FallocateKeepSize":   "no fallocate",
@@ -20,16 +20,28 @@ var notOffered = map[string]string{
 	"XAttrLarge":          "no extended attributes",
 }
 
+// notRight are those that ask for something else than Linux does.
+var notRight = map[string]string{
+	"FcntlFlockLocksFile": notOffered["FcntlFlockLocksFile"],
+	"SymlinkReadlink":     "absolute symlinks are rewritten",
+}
+
 func TestConformance(t *testing.T) {
-	s := newSandbox(t, nil)
-	for name, run := range posixtest.All {
-		t.Run(name, func(t *testing.T) {
-			if why := notOffered[name]; why != "" {
-				t.Skip(why)
-			}
-			dir := s.at(name)
-			must(t, os.Mkdir(dir, 0o755))
-			run(t, dir)
-		})
-	}
+	eachBackend(t, func(t *testing.T, stock bool) {
+		s := newSandbox(t, func(s *sandbox) { s.stock = stock })
+		skip := notOffered
+		if !stock {
+			skip = notRight
+		}
+		for name, run := range posixtest.All {
+			t.Run(name, func(t *testing.T) {
+				if why := skip[name]; why != "" {
+					t.Skip(why)
+				}
+				dir := s.at(name)
+				must(t, os.Mkdir(dir, 0o755))
+				run(t, dir)
+			})
+		}
+	})
 }

@@ -2,8 +2,6 @@ package fusefs
 
 import (
 	"context"
-	"errors"
-	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,13 +19,22 @@ const (
 	adjacent    = 256 << 10 // how near two requests are that make a reader sequential
 )
 
+// source is an open file of the guest that is read.
+type source interface {
+	// readAt reads into buf; fewer bytes are the end of the file.
+	readAt(ctx context.Context, buf []byte, off int64) (int, error)
+	// knownSize is how long the file was when the guest was asked last, and
+	// whether that still holds as far as this side knows.
+	knownSize() (int64, bool)
+}
+
 // readAhead fetches what a sequential reader will want. The kernel asks for
 // 128 KiB at a time, and only root can raise that; one request after another of
 // this size would leave the link idle most of the time. Data fetched ahead is
 // used for AttrTimeout, 1 s at most.
 type readAhead struct {
-	s      *fileSystem
-	h      *handle
+	s      *base
+	src    source
 	ctx    context.Context // ends with the handle
 	cancel context.CancelFunc
 
@@ -40,7 +47,7 @@ type readAhead struct {
 // chunk is one fetched piece of a file. Its memory goes back to the pool when
 // the window and all answers that point into it have let go of it.
 type chunk struct {
-	s      *fileSystem
+	s      *base
 	off    int64
 	buf    []byte
 	refs   atomic.Int32
@@ -62,9 +69,12 @@ func (c *chunk) unref() {
 	}
 }
 
-func (r *readAhead) init(s *fileSystem, h *handle) {
-	r.s, r.h = s, h
+func (r *readAhead) init(s *base, src source) {
+	r.s, r.src = s, src
 	r.ctx, r.cancel = context.WithCancel(s.ctx)
+	s.readersMu.Lock()
+	s.readers[r] = struct{}{}
+	s.readersMu.Unlock()
 }
 
 // drop forgets what was fetched, also what is still on its way.
@@ -78,6 +88,9 @@ func (r *readAhead) drop() {
 }
 
 func (r *readAhead) close() {
+	r.s.readersMu.Lock()
+	delete(r.s.readers, r)
+	r.s.readersMu.Unlock()
 	r.cancel()
 	r.drop()
 }
@@ -94,7 +107,7 @@ func (r *readAhead) read(ctx context.Context, off int64, buf []byte) (fuse.ReadR
 			c = r.lookup(off, at, end)
 		}
 		if c == nil {
-			n, err := r.direct(ctx, buf[at-off:], at)
+			n, err := r.src.readAt(ctx, buf[at-off:], at)
 			if err != nil {
 				res.Done()
 				return nil, err
@@ -202,8 +215,7 @@ func (r *readAhead) observe(start, end int64) {
 // fill starts fetching up to the window's end, from the first offset at or
 // after from that is not covered. It returns the first chunk that it started.
 func (r *readAhead) fill(from, end int64) (first *chunk) {
-	f, _, ok := r.h.n.recall()
-	size := int64(f.size)
+	size, ok := r.src.knownSize()
 	if !ok || r.s.aheadTTL() == 0 {
 		return nil
 	}
@@ -243,7 +255,7 @@ func (r *readAhead) fill(from, end int64) (first *chunk) {
 	return first
 }
 
-func (s *fileSystem) newChunk(off, length int64) *chunk {
+func (s *base) newChunk(off, length int64) *chunk {
 	if s.ahead.Add(length) > aheadLimit {
 		s.ahead.Add(-length)
 		s.sweep()
@@ -260,14 +272,13 @@ func (s *fileSystem) newChunk(off, length int64) *chunk {
 }
 
 // aheadTTL is how old data fetched ahead may be when it is handed out.
-func (s *fileSystem) aheadTTL() time.Duration { return min(s.opts.AttrTimeout, time.Second) }
+func (s *base) aheadTTL() time.Duration { return min(s.opts.AttrTimeout, time.Second) }
 
 // sweep frees what idle readers hold and may not use any more.
-func (s *fileSystem) sweep() {
-	s.handles.mu.RLock()
-	defer s.handles.mu.RUnlock()
-	for _, h := range s.handles.files {
-		r := &h.ahead
+func (s *base) sweep() {
+	s.readersMu.Lock()
+	defer s.readersMu.Unlock()
+	for r := range s.readers {
 		if !r.mu.TryLock() { // busy, or the caller's own
 			continue
 		}
@@ -295,7 +306,7 @@ func (r *readAhead) fetch(c *chunk) {
 	defer c.unref()
 	ctx, stop := context.WithTimeout(r.ctx, r.s.opts.DataTimeout)
 	defer stop()
-	c.n, c.err = r.direct(ctx, c.buf, c.off)
+	c.n, c.err = r.src.readAt(ctx, c.buf, c.off)
 	c.at = time.Now()
 	close(c.done)
 }
@@ -312,23 +323,6 @@ func (r *readAhead) discard(c *chunk) {
 		}
 	}
 	r.window = 0
-}
-
-// direct reads from the guest.
-func (r *readAhead) direct(ctx context.Context, buf []byte, off int64) (int, error) {
-	file, err := r.s.remote(ctx, r.h)
-	if err != nil {
-		return 0, err
-	}
-	if err := r.s.bulk.Acquire(ctx, 1); err != nil {
-		return 0, err
-	}
-	defer r.s.bulk.Release(1)
-	n, err := file.ReadAt(ctx, buf, off)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return 0, err
-	}
-	return n, nil
 }
 
 // readResult is an answer that points into chunks.

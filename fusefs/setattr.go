@@ -12,7 +12,7 @@ import (
 
 // SetAttr changes mode, owner, size and times: of the open file for a file
 // without a name or when the kernel names a handle, else by name.
-func (s *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
+func (s *pathFS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
 	if s.opts.ReadOnly {
 		return fuse.EROFS
 	}
@@ -20,7 +20,7 @@ func (s *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fu
 	if errno != 0 {
 		return fuse.Status(errno)
 	}
-	if st := s.quiesce(cancel, n); !st.Ok() {
+	if st := s.quiesce(cancel, &n.queue); !st.Ok() {
 		return st
 	}
 	ctx, end := s.nameOp(cancel)
@@ -47,7 +47,7 @@ func (s *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fu
 }
 
 // wanted translates what is to change. Times lose their fractions of a second.
-func (s *fileSystem) wanted(in *fuse.SetAttrIn) agent.Attrs {
+func (s *pathFS) wanted(in *fuse.SetAttrIn) agent.Attrs {
 	var a agent.Attrs
 	if in.Valid&fuse.FATTR_MODE != 0 {
 		a.Mode = new(in.Mode & 0o7777)
@@ -75,7 +75,7 @@ func (s *fileSystem) wanted(in *fuse.SetAttrIn) agent.Attrs {
 	return a
 }
 
-func (s *fileSystem) change(ctx context.Context, n *node, h *handle, a agent.Attrs) error {
+func (s *pathFS) change(ctx context.Context, n *node, h *handle, a agent.Attrs) error {
 	unlock, err := s.sharePaths(ctx)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (s *fileSystem) change(ctx context.Context, n *node, h *handle, a agent.Att
 
 // changePath changes what has the name. A chmod that does not follow is refused
 // for a symlink, as it should be; for everything else it is only safer.
-func (s *fileSystem) changePath(ctx context.Context, path string, a agent.Attrs) error {
+func (s *pathFS) changePath(ctx context.Context, path string, a agent.Attrs) error {
 	c, err := s.link.get()
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ const (
 )
 
 // StatFs needs no connection, so a mount whose sandbox is gone still answers it.
-func (s *fileSystem) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
+func (s *pathFS) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
 	*out = fuse.StatfsOut{
 		Blocks: statfsBlocks, Bfree: statfsBlocks, Bavail: statfsBlocks,
 		Files: statfsFiles, Ffree: statfsFiles,

@@ -22,6 +22,7 @@ const outside = ".msb-outside"
 type symlinks struct {
 	dir  string // mount point on this host
 	root string // mounted directory of the guest
+	mode Symlinks
 }
 
 // toHost returns the target to show for a guest's target in a directory that
@@ -29,6 +30,12 @@ type symlinks struct {
 func (s symlinks) toHost(target string, depth int) (string, syscall.Errno) {
 	if target == "" || strings.ContainsRune(target, 0) {
 		return "", syscall.EIO
+	}
+	if s.mode == Raw {
+		if len(target) > maxPath {
+			return "", syscall.ENAMETOOLONG
+		}
+		return target, 0
 	}
 	if path.IsAbs(target) {
 		target = cleanAbs(target)
@@ -52,6 +59,9 @@ func (s symlinks) toHost(target string, depth int) (string, syscall.Errno) {
 // toGuest returns the target to store for one that a program on this host
 // created.
 func (s symlinks) toGuest(target string) string {
+	if s.mode == Raw {
+		return target
+	}
 	rest, ok := under(s.dir, target)
 	if !ok || !path.IsAbs(target) {
 		return target

@@ -16,6 +16,18 @@ const (
 	smallWrite     = 64 << 10 // sent in one request of its own
 )
 
+// sink is an open file of the guest that data is written to.
+type sink interface {
+	writeAt(ctx context.Context, p []byte, off int64) error
+	upload(ctx context.Context, r io.Reader, off int64) error
+	// fail notes that data could not be stored, failure returns it.
+	fail(error)
+	failure() error
+	// stored is called after data has arrived, dropped when it never will.
+	stored()
+	dropped()
+}
+
 // writeQueue holds the data written to one file until the guest has it. One
 // goroutine sends it in the order it was written: the first bytes at once, and
 // what came in the meantime as one stream, so that a fast writer makes long
@@ -32,10 +44,10 @@ type writeQueue struct {
 	room    *semaphore.Weighted
 }
 
-// piece is a contiguous part of a file, written through one handle.
+// piece is a contiguous part of a file, written through one open file.
 type piece struct {
 	seq uint64
-	h   *handle
+	to  sink
 	off int64
 	buf []byte
 }
@@ -43,8 +55,8 @@ type piece struct {
 var chunkPool = sync.Pool{New: func() any { return new([chunkSize]byte) }}
 
 // newPiece copies data; large ones into a pooled buffer.
-func newPiece(h *handle, off int64, data []byte) *piece {
-	p := &piece{h: h, off: off}
+func newPiece(to sink, off int64, data []byte) *piece {
+	p := &piece{to: to, off: off}
 	if len(data) > chunkSize/2 && len(data) <= chunkSize {
 		p.buf = append(chunkPool.Get().(*[chunkSize]byte)[:0], data...)
 	} else {
@@ -71,9 +83,8 @@ func (p *piece) release() {
 	p.buf = nil
 }
 
-// write queues data for h at off. It waits while too much is queued already.
-func (s *fileSystem) enqueue(ctx context.Context, h *handle, off int64, data []byte) error {
-	q := &h.n.queue
+// enqueue queues data for a file at off. It waits while too much is queued already.
+func (s *base) enqueue(ctx context.Context, q *writeQueue, to sink, off int64, data []byte) error {
 	q.mu.Lock()
 	if q.room == nil {
 		q.room = semaphore.NewWeighted(nodeDirtyLimit)
@@ -90,7 +101,7 @@ func (s *fileSystem) enqueue(ctx context.Context, h *handle, off int64, data []b
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if n := len(q.pieces); n > 0 {
-		if p := q.pieces[n-1]; p.h == h && p.end() == off && len(p.buf)+len(data) <= chunkSize {
+		if p := q.pieces[n-1]; p.to == to && p.end() == off && len(p.buf)+len(data) <= chunkSize {
 			p.grow(data)
 			q.added++
 			p.seq = q.added
@@ -98,7 +109,7 @@ func (s *fileSystem) enqueue(ctx context.Context, h *handle, off int64, data []b
 		}
 	}
 	q.added++
-	p := newPiece(h, off, data)
+	p := newPiece(to, off, data)
 	p.seq = q.added
 	q.pieces = append(q.pieces, p)
 	if !q.running {
@@ -138,7 +149,7 @@ func (q *writeQueue) idle() bool {
 }
 
 // send works until the queue is empty.
-func (s *fileSystem) send(q *writeQueue) {
+func (s *base) send(q *writeQueue) {
 	for {
 		run := s.nextRun(q)
 		if run == nil {
@@ -146,12 +157,12 @@ func (s *fileSystem) send(q *writeQueue) {
 		}
 		err := run.send()
 		if err != nil {
-			run.h.fail(err)
+			run.to.fail(err)
 			s.log.Warn("written data could not be stored in the guest", "error", err)
 			run.discard()
-			s.forgetPages(run.h.n)
+			run.to.dropped()
 		}
-		s.changed(run.h.n)
+		run.to.stored()
 		q.mu.Lock()
 		q.done = run.seq
 		if q.moved != nil {
@@ -162,12 +173,12 @@ func (s *fileSystem) send(q *writeQueue) {
 	}
 }
 
-// writeRun is one write operation: the pieces of one handle that follow each
+// writeRun is one write operation: the pieces of one open file that follow each
 // other without a gap, read by the operation as a stream while more arrive.
 type writeRun struct {
-	s     *fileSystem
+	s     *base
 	q     *writeQueue
-	h     *handle
+	to    sink
 	off   int64
 	cur   *piece
 	at    int    // bytes of cur already read
@@ -177,7 +188,7 @@ type writeRun struct {
 }
 
 // nextRun takes the first piece, or ends the sender.
-func (s *fileSystem) nextRun(q *writeQueue) *writeRun {
+func (s *base) nextRun(q *writeQueue) *writeRun {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.pieces) == 0 {
@@ -186,7 +197,7 @@ func (s *fileSystem) nextRun(q *writeQueue) *writeRun {
 		return nil
 	}
 	p := q.pieces[0]
-	r := &writeRun{s: s, q: q, h: p.h, off: p.off, next: p.off}
+	r := &writeRun{s: s, q: q, to: p.to, off: p.off, next: p.off}
 	r.takeLocked()
 	return r
 }
@@ -202,22 +213,15 @@ func (r *writeRun) takeLocked() {
 func (r *writeRun) send() error {
 	ctx, end := r.s.bounded(nil, r.s.opts.DataTimeout)
 	defer end()
-	if err := r.h.failure(); err != nil {
+	if err := r.to.failure(); err != nil {
 		return err // later data of a stream that already broke
-	}
-	file, err := r.s.remote(ctx, r.h)
-	if err != nil {
-		return err
 	}
 	if err := r.s.bulk.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer r.s.bulk.Release(1)
 	if len(r.cur.buf) <= smallWrite {
-		n, err := file.WriteAt(ctx, r.cur.buf, r.off)
-		if err == nil && n < len(r.cur.buf) {
-			err = io.ErrShortWrite
-		}
+		err := r.to.writeAt(ctx, r.cur.buf, r.off)
 		r.free()
 		return err
 	}
@@ -227,8 +231,7 @@ func (r *writeRun) send() error {
 	defer stop()
 	r.alive = time.AfterFunc(r.s.opts.DataTimeout, stop)
 	defer r.alive.Stop()
-	_, err = file.Upload(ctx, r, r.off)
-	return err
+	return r.to.upload(ctx, r, r.off)
 }
 
 // Read hands the data to the operation. It ends the stream when the queue runs
@@ -253,7 +256,7 @@ func (r *writeRun) advance() bool {
 	if len(q.pieces) == 0 || q.done < q.wanted && q.wanted <= r.seq {
 		return false
 	}
-	if p := q.pieces[0]; p.h != r.h || p.off != r.next {
+	if p := q.pieces[0]; p.to != r.to || p.off != r.next {
 		return false
 	}
 	r.takeLocked()
@@ -269,7 +272,7 @@ func (r *writeRun) free() {
 	r.q.room.Release(size)
 }
 
-// discard drops what the failed handle has queued.
+// discard drops what the failed file has queued.
 func (r *writeRun) discard() {
 	if r.cur != nil {
 		r.free()
@@ -277,7 +280,7 @@ func (r *writeRun) discard() {
 	q := r.q
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.pieces) > 0 && q.pieces[0].h == r.h {
+	for len(q.pieces) > 0 && q.pieces[0].to == r.to {
 		r.takeLocked()
 		r.free()
 	}

@@ -1,0 +1,233 @@
+package fusefs
+
+import (
+	"context"
+	"sync"
+	"syscall"
+	"time"
+
+	"msb/protocol/agent"
+)
+
+// names is what is known of a directory's entries for as long as
+// Options.EntryTimeout: a listing with attributes that was made because several
+// names were asked for, or the knowledge that a directory was empty when it was
+// made from here. It saves the round trip of a lookup.
+type names struct {
+	mu       sync.Mutex
+	at       time.Time // when the guest was asked; zero: nothing is known
+	complete bool      // what is not in entries is not there
+	entries  map[string]listed
+	listing  bool // somebody asks
+
+	changes map[string]time.Time // of names from here, lately
+	swept   time.Time
+
+	asked int // lookups since first
+	first time.Time
+}
+
+// listed is an entry of a listing. With ask set it has changed from here.
+type listed struct {
+	attr agent.NodeAttr
+	ask  bool
+}
+
+// manyLookups in a short time are worth a listing of the directory.
+const manyLookups = 6
+
+// listingBytes bounds a listing that takes the place of lookups: a small answer
+// by the guest's measure.
+const listingBytes = 60 << 10
+
+// guessedFor is for how long a name that nobody has asked for before may be
+// answered from a listing when others change files too.
+const guessedFor = 100 * time.Millisecond
+
+type verdict int
+
+const (
+	unknown verdict = iota
+	present
+	absent
+)
+
+// born notes that the directory was made from here a moment ago.
+func (d *names) born(at time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.at, d.complete, d.entries = at, true, nil
+}
+
+// touched notes that a name has changed from here.
+func (d *names) touched(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.noteLocked(name)
+	if d.at.IsZero() && !d.listing {
+		return
+	}
+	if d.entries == nil {
+		d.entries = map[string]listed{}
+	}
+	d.entries[name] = listed{ask: true}
+}
+
+// changesKept is for how long changes of names are remembered: listings are not
+// used for longer.
+const changesKept = 2 * time.Second
+
+func (d *names) noteLocked(name string) {
+	now := time.Now()
+	if d.changes == nil || now.Sub(d.swept) > changesKept {
+		kept := map[string]time.Time{}
+		for name, at := range d.changes {
+			if now.Sub(at) < changesKept {
+				kept[name] = at
+			}
+		}
+		d.changes, d.swept = kept, now
+	}
+	d.changes[name] = now
+}
+
+// look returns what is known of name.
+func (d *names) look(name string, limit time.Duration) (a agent.NodeAttr, at time.Time, v verdict) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.at.IsZero() || time.Since(d.at) >= limit {
+		return a, at, unknown
+	}
+	e, ok := d.entries[name]
+	switch {
+	case ok && !e.ask:
+		return e.attr, d.at, present
+	case !ok && d.complete:
+		return a, d.at, absent
+	}
+	return a, at, unknown
+}
+
+// begin tells whether the caller should list the directory now.
+func (d *names) begin(limit time.Duration) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	if now.Sub(d.first) > limit {
+		d.first, d.asked = now, 0
+	}
+	d.asked++
+	if d.asked < manyLookups || d.listing || !d.at.IsZero() && now.Sub(d.at) < limit {
+		return false
+	}
+	d.listing = true
+	d.at, d.complete, d.entries = time.Time{}, false, nil
+	return true
+}
+
+// end takes the listing that begin asked for.
+func (d *names) end(at time.Time, entries []agent.NodeDirEntry) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.listing = false
+	if entries == nil {
+		return
+	}
+	changed := d.entries
+	d.at, d.entries = at, make(map[string]listed, len(entries)+len(changed))
+	for _, e := range entries {
+		if e.Attr.Ino != 0 && checkAttr(&e.Attr) == 0 && validName(string(e.Name)) {
+			d.entries[string(e.Name)] = listed{attr: e.Attr}
+		}
+	}
+	for name := range changed {
+		d.entries[name] = listed{ask: true}
+	}
+}
+
+// remembered answers a lookup from what is known, listing the directory first
+// when many names were asked for.
+func (s *nodeFS) remembered(ctx context.Context, dir *inode, name string) (agent.NodeAttr, time.Duration, verdict) {
+	limit := min(s.opts.EntryTimeout, s.opts.AttrTimeout)
+	if limit <= 0 {
+		return agent.NodeAttr{}, 0, unknown
+	}
+	if !s.opts.Alone {
+		limit = min(limit, guessedFor)
+	}
+	a, at, v := dir.names.look(name, limit)
+	if v == unknown && dir.names.begin(limit) {
+		at := time.Now()
+		entries, err := s.listNames(ctx, dir)
+		if err != nil {
+			entries = nil
+		}
+		dir.names.end(at, entries)
+		a, at, v = dir.names.look(name, limit)
+	}
+	if v == present {
+		if a.Mode&syscall.S_IFMT == syscall.S_IFLNK && s.opts.Symlinks == Hide {
+			return a, 0, unknown
+		}
+		if !s.inodes.unchanged(&a, dir, name, at) {
+			return a, 0, unknown
+		}
+	}
+	return a, time.Since(at), v
+}
+
+// listNames reads the beginning of a directory.
+func (s *nodeFS) listNames(ctx context.Context, dir *inode) ([]agent.NodeDirEntry, error) {
+	p, err := s.plan()
+	if err != nil {
+		return nil, err
+	}
+	ref, err := p.node(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	h := p.add(&agent.NodeOpen{Node: ref, Flags: agent.NodeDirectory})
+	i := p.add(&agent.NodeReadDir{Handle: h, Size: listingBytes, Flags: agent.NodeDirAttr})
+	p.add(&agent.NodeClose{Handle: h})
+	results, err := p.run(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	return results[i].(*agent.NodeListResult).Entries, nil
+}
+
+// unchanged tells whether attributes that were listed at a time still hold, as
+// far as this side knows.
+func (t *inodes) unchanged(a *agent.NodeAttr, dir *inode, name string, at time.Time) bool {
+	t.mu.Lock()
+	n := t.births[t.birthOf(a, dir, name)]
+	lost := t.lost
+	t.mu.Unlock()
+	if !lost.Before(at) {
+		return false
+	}
+	if n == nil {
+		return true
+	}
+	if !n.queue.idle() {
+		return false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.changedAt.Before(at)
+}
+
+// steady tells whether a name has not changed from here since a time.
+func (d *names) steady(name string, at time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.changes[name].Before(at)
+}
+
+// drop forgets everything.
+func (d *names) drop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.at, d.entries, d.complete = time.Time{}, nil, false
+	d.first, d.asked = time.Time{}, 0
+}

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package fusefs
+
+const capKillPriv = 0

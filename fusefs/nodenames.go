@@ -1,0 +1,275 @@
+package fusefs
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"msb/protocol/agent"
+)
+
+// spot is a name in a directory that is to change.
+type spot struct {
+	*plan
+	dir  *inode
+	name string
+	ref  agent.NodeRef // of dir
+}
+
+// spot finds the directory of a name that is to change.
+func (s *nodeFS) spot(ctx context.Context, dir uint64, name string) (spot, error) {
+	if s.opts.ReadOnly {
+		return spot{}, syscall.EROFS
+	}
+	if errno := nodeName(name); errno != 0 {
+		return spot{}, errno
+	}
+	n, errno := s.inodes.get(dir)
+	if errno != 0 {
+		return spot{}, errno
+	}
+	p, err := s.plan()
+	if err != nil {
+		return spot{}, err
+	}
+	ref, err := p.sure(ctx, n)
+	if err != nil {
+		return spot{}, err
+	}
+	return spot{p, n, name, ref}, nil
+}
+
+// creator is who a new file belongs to in the guest. The kernel of this host has
+// checked what its user may do; group and set-group-id are up to the directory
+// by the guest's rules.
+func (s *nodeFS) creator(in *fuse.InHeader) *agent.NodeIdentity {
+	return &agent.NodeIdentity{UID: s.ids.uid.guest(in.Uid), GID: s.ids.gid.guest(in.Gid), Privileged: true}
+}
+
+// settle answers the creation of a file.
+func (s *nodeFS) settleNew(at spot, e *agent.NodeEntryResult, out *fuse.EntryOut) (*inode, syscall.Errno) {
+	at.dir.names.touched(at.name)
+	n, errno := s.enter(at.c, at.dir, at.name, e, out)
+	if errno == 0 {
+		n.learn(&e.Attr)
+	}
+	at.dir.touch()
+	return n, errno
+}
+
+// touch notes that a directory's own attributes have changed.
+func (n *inode) touch() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.wrote = true
+	n.version++
+	n.changedAt = time.Now()
+}
+
+// make runs the operation that creates a name.
+func (s *nodeFS) make(cancel <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut, op func(dir agent.NodeRef, name []byte) agent.NodeOp) (*inode, fuse.Status) {
+	ctx, end := s.nameOp(cancel)
+	defer end()
+	at, err := s.spot(ctx, in.NodeId, name)
+	if err != nil {
+		return nil, s.status(ctx, err)
+	}
+	i := at.add(op(at.ref, []byte(name)))
+	results, err := at.run(ctx, s.creator(in))
+	if err != nil {
+		at.dir.names.touched(name)
+		return nil, s.status(ctx, err)
+	}
+	n, errno := s.settleNew(at, results[i].(*agent.NodeEntryResult), out)
+	return n, fuse.Status(errno)
+}
+
+// Mknod makes a file, FIFO, socket or device.
+func (s *nodeFS) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
+	mode := in.Mode
+	if mode&syscall.S_IFMT == 0 {
+		mode |= syscall.S_IFREG
+	}
+	_, st := s.make(cancel, &in.InHeader, name, out, func(dir agent.NodeRef, name []byte) agent.NodeOp {
+		return &agent.NodeMknod{Dir: dir, Name: name, Mode: mode, Rdev: uint64(in.Rdev)}
+	})
+	return st
+}
+
+// Mkdir makes a directory.
+func (s *nodeFS) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
+	at := time.Now()
+	n, st := s.make(cancel, &in.InHeader, name, out, func(dir agent.NodeRef, name []byte) agent.NodeOp {
+		return &agent.NodeMkdir{Dir: dir, Name: name, Mode: in.Mode & 0o7777}
+	})
+	if st.Ok() && s.opts.Alone {
+		n.names.born(at)
+	}
+	return st
+}
+
+// Symlink makes a symlink.
+func (s *nodeFS) Symlink(cancel <-chan struct{}, in *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
+	if s.opts.Symlinks == Hide {
+		return fuse.EPERM
+	}
+	target = s.symlinks.toGuest(target)
+	_, st := s.make(cancel, in, name, out, func(dir agent.NodeRef, name []byte) agent.NodeOp {
+		return &agent.NodeSymlink{Dir: dir, Name: name, Target: []byte(target)}
+	})
+	return st
+}
+
+// Link gives a file another name.
+func (s *nodeFS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
+	n, errno := s.inodes.get(in.Oldnodeid)
+	if errno != 0 {
+		return fuse.Status(errno)
+	}
+	if st := s.quiesce(cancel, &n.queue); !st.Ok() {
+		return st
+	}
+	ctx, end := s.nameOp(cancel)
+	defer end()
+	at, err := s.spot(ctx, in.NodeId, name)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	ref, err := at.sure(ctx, n)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	i := at.add(&agent.NodeLink{Node: ref, Dir: at.ref, Name: []byte(name)})
+	results, err := at.run(ctx, nil)
+	if err != nil {
+		at.dir.names.touched(name)
+		return s.status(ctx, err)
+	}
+	_, errno = s.settleNew(at, results[i].(*agent.NodeEntryResult), out)
+	n.changed()
+	return fuse.Status(errno)
+}
+
+// Create makes and opens a file. One that exists is left to the kernel, which
+// looks again and checks whether its user may open it.
+func (s *nodeFS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+	ctx, end := s.nameOp(cancel)
+	defer end()
+	at, err := s.spot(ctx, in.NodeId, name)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	flags := guestFlags(in.Flags)
+	i := at.add(&agent.NodeCreate{Dir: at.ref, Name: []byte(name), Flags: flags&^agent.NodeTruncate | agent.NodeExclusive, Mode: in.Mode & 0o7777})
+	results, err := at.run(ctx, s.creator(&in.InHeader))
+	if err != nil {
+		at.dir.names.touched(name)
+		if errors.Is(err, syscall.EEXIST) && in.Flags&syscall.O_EXCL == 0 {
+			err = syscall.ESTALE
+		}
+		return s.status(ctx, err)
+	}
+	r := results[i].(*agent.NodeCreatedResult)
+	n, errno := s.settleNew(at, &agent.NodeEntryResult{Node: r.Node, Attr: r.Attr}, &out.EntryOut)
+	if errno != 0 {
+		s.farewell.close(r.Handle, at.c.epoch)
+		return fuse.Status(errno)
+	}
+	f := s.newOpen(n, flags)
+	f.ref, f.epoch = r.Handle, at.c.epoch
+	out.Fh = f.id
+	out.OpenFlags = s.openFlags(f)
+	return fuse.OK
+}
+
+// Unlink removes a name; the file lives on while it is open.
+func (s *nodeFS) Unlink(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
+	ctx, end := s.nameOp(cancel)
+	defer end()
+	if dir, errno := s.inodes.get(in.NodeId); errno == 0 {
+		if n := s.inodes.child(dir, name); n != nil {
+			if err := s.hold(ctx, n); err != nil {
+				return s.status(ctx, err)
+			}
+		}
+	}
+	return s.remove(ctx, in, name, func(dir agent.NodeRef, name []byte) agent.NodeOp {
+		return &agent.NodeUnlink{Dir: dir, Name: name}
+	})
+}
+
+// Rmdir removes an empty directory.
+func (s *nodeFS) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
+	ctx, end := s.nameOp(cancel)
+	defer end()
+	return s.remove(ctx, in, name, func(dir agent.NodeRef, name []byte) agent.NodeOp {
+		return &agent.NodeRmdir{Dir: dir, Name: name}
+	})
+}
+
+func (s *nodeFS) remove(ctx context.Context, in *fuse.InHeader, name string, op func(dir agent.NodeRef, name []byte) agent.NodeOp) fuse.Status {
+	at, err := s.spot(ctx, in.NodeId, name)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	at.add(op(at.ref, []byte(name)))
+	_, err = at.run(ctx, nil)
+	at.dir.names.touched(name)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	if n := s.inodes.child(at.dir, name); n != nil {
+		n.touch() // its link count
+	}
+	s.inodes.remove(at.dir, name)
+	at.dir.touch()
+	return fuse.OK
+}
+
+const (
+	renameNoReplace = 1
+	renameExchange  = 2
+)
+
+// Rename renames, replacing what has the new name, unless flags of renameat2 say
+// otherwise.
+func (s *nodeFS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, name, newName string) fuse.Status {
+	if in.Flags&^(renameNoReplace|renameExchange) != 0 {
+		return fuse.EINVAL
+	}
+	ctx, end := s.nameOp(cancel)
+	defer end()
+	from, err := s.spot(ctx, in.NodeId, name)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	to, err := s.spot(ctx, in.Newdir, newName)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	if from.c.epoch != to.c.epoch {
+		return fuse.Status(syscall.ESTALE)
+	}
+	if old := s.inodes.child(to.dir, newName); old != nil && in.Flags == 0 {
+		if err := s.hold(ctx, old); err != nil {
+			return s.status(ctx, err)
+		}
+	}
+	from.add(&agent.NodeRename{Dir: from.ref, Name: []byte(name), NewDir: to.ref, NewName: []byte(newName), Flags: in.Flags})
+	_, err = from.run(ctx, nil)
+	from.dir.names.touched(name)
+	to.dir.names.touched(newName)
+	if err != nil {
+		return s.status(ctx, err)
+	}
+	for _, n := range []*inode{s.inodes.child(from.dir, name), s.inodes.child(to.dir, newName), from.dir, to.dir} {
+		if n != nil {
+			n.touch()
+		}
+	}
+	s.inodes.rename(from.dir, name, to.dir, newName, in.Flags&renameExchange != 0)
+	return fuse.OK
+}
