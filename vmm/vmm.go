@@ -99,9 +99,10 @@ type Sandbox struct {
 	MaxDuration   store.Duration        `json:"max_duration,omitempty"`
 	Created       time.Time             `json:"created"`
 	Started       time.Time             `json:"started,omitzero"`
-	Paused        bool                  `json:"paused,omitempty"` // it runs, and its machine is stopped until it is resumed
-	Ended         time.Time             `json:"ended,omitzero"`   // of the last run
-	Forced        bool                  `json:"forced,omitempty"` // the last run ended by force: last writes may be lost
+	DiskError     string                `json:"disk_error,omitempty"` // the host failed an access to the disk: free space, restart
+	Paused        bool                  `json:"paused,omitempty"`     // it runs, and its machine is stopped until it is resumed
+	Ended         time.Time             `json:"ended,omitzero"`       // of the last run
+	Forced        bool                  `json:"forced,omitempty"`     // the last run ended by force: last writes may be lost
 	Directory     string                `json:"directory"`
 	AgentSocket   string                `json:"agent_socket"`
 	ControlSocket string                `json:"control_socket"`

@@ -318,6 +318,15 @@ func TestStopSaysThatTheDiskFailed(t *testing.T) {
 	if _, err := frames.Next(); err != nil {
 		t.Fatal(err)
 	}
+	for s.DiskError == "" { // while it runs, within ctx
+		if s, err = h.Inspect(ctx, "demo"); err != nil || ctx.Err() != nil {
+			t.Fatalf("the failing disk is not shown: %v, %v", err, ctx.Err())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if !s.Running() || !strings.Contains(s.DiskError, "No space left") {
+		t.Errorf("while it runs: %+v", s)
+	}
 	if err := h.Stop(ctx, "demo", StopOptions{}); !errors.Is(err, ErrForced) || !strings.Contains(err.Error(), "No space left") {
 		t.Errorf("stop: %v", err)
 	}

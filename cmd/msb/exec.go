@@ -121,8 +121,23 @@ after --timeout, and 125 when msb itself failed. Ctrl-C and SIGTERM reach the co
 	return cmd
 }
 
+// warnOfDisk says that the host fails writes of the sandbox's disk, which commands in it may not notice.
+func (a *app) warnOfDisk(name string) {
+	h, err := a.home()
+	if err != nil || !h.Exists(name) {
+		return
+	}
+	if st, err := h.State(name); err == nil && st.Status.Live() && st.DiskError != "" {
+		fmt.Fprintf(a.io.Err, "msb: %s: the host fails writes of its disk, so what was written may be lost (%s); free space on the host, then msb restart %s\n",
+			name, terminal.Line(st.DiskError), name)
+	}
+}
+
 // attach runs a command on our streams and returns how it ended as an error with an exit code.
 func (a *app) attach(ctx context.Context, c *agentclient.Client, o session.Options, name string, quiet bool) error {
+	if !quiet {
+		defer a.warnOfDisk(name)
+	}
 	res, err := session.Run(ctx, c, a.io, o)
 	var failed *agentclient.ExecError
 	var signalled *session.Signalled

@@ -53,7 +53,7 @@ func writeTable(w io.Writer, header []string, rows [][]string) error {
 			if i > 0 {
 				fmt.Fprint(t, "\t")
 			}
-			fmt.Fprint(t, terminal.Clean(cell))
+			fmt.Fprint(t, terminal.Line(cell))
 		}
 		fmt.Fprint(t, "\n")
 	}

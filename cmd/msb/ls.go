@@ -90,6 +90,9 @@ func stateText(sb vmm.Sandbox) string {
 	if sb.Paused {
 		return "paused"
 	}
+	if sb.Running() && sb.DiskError != "" {
+		return string(sb.State) + ", disk failing"
+	}
 	return string(sb.State)
 }
 
@@ -179,7 +182,10 @@ func psTable(app *app, found []vmm.Sandbox) error {
 			}
 		}
 		state := stateText(sb)
-		if sb.Reason != "" {
+		switch {
+		case sb.Running() && sb.DiskError != "":
+			state += ": " + sb.DiskError
+		case sb.Reason != "":
 			state += ": " + sb.Reason
 		}
 		rows[i] = []string{sb.Name, progress.Cut(state, 50), up, engineText(sb), number(sb.RuntimePID), number(sb.EnginePID), mounts}

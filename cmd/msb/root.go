@@ -46,7 +46,7 @@ func report(io *terminal.Streams, cmd *cobra.Command, err error) {
 		fmt.Fprintln(io.Err, "msb: interrupted")
 		return
 	}
-	fmt.Fprintf(io.Err, "msb: %s\n", terminal.Clean(err.Error()))
+	fmt.Fprintf(io.Err, "msb: %s\n", terminal.Indented(err.Error(), "     "))
 	var u *usageError
 	if errors.As(err, &u) || strings.HasPrefix(err.Error(), "unknown command") {
 		fmt.Fprintf(io.Err, "see `%s --help`\n", cmd.CommandPath())

@@ -40,6 +40,11 @@ func (r *run) keep(ctx context.Context) error {
 			if err := r.save(); err != nil {
 				r.log.Error("run record", "error", err)
 			}
+		case <-r.diskFailed:
+			r.state.DiskError = clean(*r.diskError.Load(), 300)
+			if err := r.save(); err != nil {
+				r.log.Error("run record", "error", err)
+			}
 		case now := <-ticks.C:
 			up := time.Since(ready)
 			if paused := r.pauser.Paused(); paused {

@@ -105,7 +105,7 @@ func Run(ctx context.Context, home *store.Home, name string, deps Deps) (err err
 	r := &run{
 		home: home, name: name, config: config, deps: deps, status: st, signals: signals,
 		log: slog.New(slog.NewTextHandler(logs, nil)).With("pid", os.Getpid()), began: time.Now(),
-		shutdown: make(chan struct{}, 1),
+		shutdown: make(chan struct{}, 1), diskFailed: make(chan struct{}, 1),
 	}
 	return r.run(ctx)
 }
@@ -129,7 +129,8 @@ type run struct {
 	execLog  *execLog
 	shutdown chan struct{} // a client asked for it
 
-	diskError atomic.Pointer[string] // the first failed access to the disk
+	diskError  atomic.Pointer[string] // the first failed access to the disk
+	diskFailed chan struct{}          // gets one word when diskError is there
 }
 
 func (r *run) run(ctx context.Context) (err error) {
@@ -322,7 +323,9 @@ func (r *run) logEvents(ctx context.Context) {
 			}
 			r.log.Log(ctx, level, "machine", "event", string(e.Kind), "text", e.Text)
 			if e.Kind == engine.EventDiskError {
-				r.diskError.CompareAndSwap(nil, &e.Text)
+				if r.diskError.CompareAndSwap(nil, &e.Text) {
+					r.diskFailed <- struct{}{} // has room for the one
+				}
 			}
 			if e.NoSpace {
 				r.execLog.system("the host's disk is full: the guest got an I/O error\n")

@@ -37,8 +37,9 @@ type State struct {
 	Accel        string `json:"accel,omitempty"` // what is really used: "kvm", "tcg", "none"
 	Generation   uint8  `json:"generation,omitempty"`
 	AgentVersion string `json:"agent_version,omitempty"`
-	DualPort     bool   `json:"dual_port,omitempty"` // bulk data goes over a port of its own
-	Paused       bool   `json:"paused,omitempty"`    // while it runs: its machine is stopped until it is resumed
+	DualPort     bool   `json:"dual_port,omitempty"`  // bulk data goes over a port of its own
+	DiskError    string `json:"disk_error,omitempty"` // the first access to the disk that the host failed in this run
+	Paused       bool   `json:"paused,omitempty"`     // while it runs: its machine is stopped until it is resumed
 
 	Started time.Time `json:"started,omitzero"`
 	Ready   time.Time `json:"ready,omitzero"`

@@ -38,7 +38,7 @@ func (s *Steps) Line(stage, format string, args ...any) {
 	if s.quiet {
 		return
 	}
-	s.print(fmt.Sprintf("  %-8s %s", stage, terminal.Clean(fmt.Sprintf(format, args...))))
+	s.print(fmt.Sprintf("  %-8s %s", stage, terminal.Indented(fmt.Sprintf(format, args...), indent)))
 }
 
 // More prints a further line of the step before.
@@ -46,7 +46,7 @@ func (s *Steps) More(format string, args ...any) {
 	if s.quiet {
 		return
 	}
-	s.print(indent + terminal.Clean(fmt.Sprintf(format, args...)))
+	s.print(indent + terminal.Indented(fmt.Sprintf(format, args...), indent))
 }
 
 // Warn prints a line that stands out.
@@ -54,7 +54,7 @@ func (s *Steps) Warn(stage, format string, args ...any) {
 	if s.quiet {
 		return
 	}
-	text := terminal.Clean(fmt.Sprintf(format, args...))
+	text := terminal.Indented(fmt.Sprintf(format, args...), indent)
 	if s.colour {
 		text = "\x1b[33m" + text + "\x1b[0m"
 	}

@@ -87,6 +87,12 @@ func Clean(s string) string {
 	}, s)
 }
 
+// Line is Clean for text that has one line only: what would begin another cannot look like a line of ours.
+func Line(s string) string { return strings.ReplaceAll(Clean(s), "\n", "\ufffd") }
+
+// Indented is Clean for text that may have several lines; those after the first are set off by the margin.
+func Indented(s, margin string) string { return strings.ReplaceAll(Clean(s), "\n", "\n"+margin) }
+
 // isBidi names the characters that reorder text on the screen.
 func isBidi(r rune) bool {
 	return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0x200e || r == 0x200f || r == 0x061c
