@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
-	"sync"
 	"syscall"
 	"time"
 
@@ -21,7 +20,6 @@ type Server struct {
 	dir  string
 	fs   backend
 	done chan struct{}
-	once sync.Once
 }
 
 // Mount mounts the guest directory o.Root on dir and serves it until it is

@@ -188,11 +188,12 @@ func Unmount(dir string) error {
 	}
 	m, err := findMount(resolved)
 	if err == nil && m == nil { // perhaps a symlink to the mount point
-		if target, err := os.Readlink(resolved); err == nil {
+		if target, noLink := os.Readlink(resolved); noLink == nil {
 			if !filepath.IsAbs(target) {
 				target = filepath.Join(filepath.Dir(resolved), target)
 			}
-			if resolved, err = resolve(target); err == nil {
+			if there, dangles := resolve(target); dangles == nil {
+				resolved = there
 				m, err = findMount(resolved)
 			}
 		}
