@@ -78,3 +78,31 @@ func TestUpInterrupted(t *testing.T) {
 		})
 	}
 }
+
+// A clone of msb in ~/msb is no place for files that a guest writes: git and `go test ./...` would find them there.
+func TestUpMountsOutsideOfAWorkTree(t *testing.T) {
+	for _, project := range []string{".git/HEAD", ".git", "go.mod"} {
+		t.Run(project, func(t *testing.T) {
+			home := t.TempDir()
+			t.Setenv("HOME", home)
+			o := upOptions{machine: machine{name: "demo"}}
+			if dir, err := upDir(&o); err != nil || dir != filepath.Join(home, "msb", "demo") {
+				t.Fatalf("%q, %v", dir, err)
+			}
+			file := filepath.Join(home, "msb", project)
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if dir, err := upDir(&o); err != nil || dir != filepath.Join(home, "msb-demo") {
+				t.Errorf("%q, %v", dir, err)
+			}
+			o.dir = filepath.Join(home, "msb", "demo")
+			if dir, err := upDir(&o); err != nil || dir != o.dir {
+				t.Errorf("asked for: %q, %v", dir, err)
+			}
+		})
+	}
+}
