@@ -50,6 +50,7 @@ deps:
 # The guest agent is built first, static, and embedded in msb.
 build:
 	@start=$$SECONDS; \
+	[ -x $(BIN)/msb ] || printf '  %-8s %s\n' build 'compiling, which takes a few minutes the first time'; \
 	$(GO) build -ldflags '-s -w' -o $(BIN)/msb-guest ./guest/msb-guest && \
 	cmp -s $(BIN)/msb-guest cmd/msb/guestbin/msb-guest || cp $(BIN)/msb-guest cmd/msb/guestbin/msb-guest && \
 	$(GO) build -tags embedguest -ldflags '$(LDFLAGS)' -o $(BIN)/msb ./cmd/msb && \
