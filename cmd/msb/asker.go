@@ -167,8 +167,8 @@ var errElsewhere = errors.New("it is no longer waiting")
 
 // ask shows one request and sends the answer. Only an explicit yes allows; the choice appears when all of the request
 // has been shown.
-func (s *asker) ask(ctx context.Context, r approval.Request, waiting int) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+func (s *asker) ask(whole context.Context, r approval.Request, waiting int) error {
+	ctx, cancel := context.WithCancelCause(whole)
 	defer cancel(nil)
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -186,7 +186,7 @@ func (s *asker) ask(ctx context.Context, r approval.Request, waiting int) error 
 		return err
 	}
 	a.By = "terminal"
-	err = s.c.Answer(ctx, r.ID, a)
+	err = s.c.Answer(whole, r.ID, a)
 	switch {
 	case errors.Is(err, approval.ErrAnswered), errors.Is(err, approval.ErrUnknownRequest):
 		s.say("  %s", err)
@@ -232,7 +232,7 @@ func (s *asker) question(ctx context.Context, r approval.Request) (approval.Answ
 	deny := approval.Answer{}
 	lines := question.Lines(r, s.app.io.Width())
 	if r.Matches != "" {
-		lines = append(lines, question.Say("remembered, a yes would "+r.Matches, s.app.io.Width())...)
+		lines = append(lines, question.Say("s and w remember a yes to: "+r.Matches, s.app.io.Width())...)
 	}
 	rows, _ := s.app.io.Size()
 	page := max(int(rows)-6, 8)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"msb/cmd/msb/question"
 	"msb/turn/approval"
 	"msb/turn/visible"
 )
@@ -70,7 +71,7 @@ func (a *app) auditEntry(e approval.Entry, asJSON bool) error {
 	case e.Request != nil && e.Outcome != nil:
 		what := e.Request.Command
 		if e.Request.Kind == approval.KindMCP {
-			what = e.Request.Server + " · " + e.Request.MCPTool + " " + string(e.Request.Arguments)
+			what = e.Request.Server + " · " + e.Request.MCPTool + " " + question.JSON(string(e.Request.Arguments))
 		}
 		text = fmt.Sprintf("%s: %s", visible.Text(e.Outcome.Tell()), visible.Text(what))
 		if e.Outcome.Allowed && e.Outcome.Reason != "" {

@@ -211,7 +211,7 @@ func newModelTestCmd(app *app) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("model %s: %w", m.Name, err)
 			}
-			fmt.Fprintf(app.io.Out, "%s answers: %s\n", m.Name, visible.Text(r.Text))
+			fmt.Fprintf(app.io.Out, "%s answers: %s\n", m.Name, visible.Text(strings.TrimSpace(r.Text)))
 			fmt.Fprintf(app.io.Out, "first word after %s, %d tokens in, %d out\n", progress.Seconds(r.First), r.Usage.InputTokens, r.Usage.OutputTokens)
 			return nil
 		}),

@@ -1,13 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 
 	"msb/cmd/msb/progress"
+	"msb/cmd/msb/question"
 	"msb/protocol/turnrpc"
 	"msb/turn"
 	"msb/turn/visible"
@@ -19,11 +19,18 @@ type eventPrinter interface {
 	failed() error // the first error of the output
 }
 
+// longLine is the width of lines that no terminal breaks.
+const longLine = 1000
+
 func newEventPrinter(a *app, asJSON bool) eventPrinter {
 	if asJSON {
 		return &jsonPrinter{w: a.io.Out}
 	}
-	return &textPrinter{out: a.io.Out, err: a.io.Err, width: a.io.Width(), shared: a.io.OutTTY() && a.io.ErrTTY(), colour: a.io.Colour()}
+	width := longLine
+	if a.io.ErrTTY() {
+		width = a.io.Width()
+	}
+	return &textPrinter{out: a.io.Out, err: a.io.Err, width: width, shared: a.io.OutTTY() && a.io.ErrTTY(), colour: a.io.Colour()}
 }
 
 // jsonPrinter prints an event a line.
@@ -33,11 +40,9 @@ type jsonPrinter struct {
 }
 
 func (p *jsonPrinter) event(e turn.Event) {
-	b, err := json.Marshal(e)
-	if err == nil {
-		_, err = p.w.Write(append(b, '\n'))
-	}
-	if p.err == nil {
+	enc := json.NewEncoder(p.w)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(e); p.err == nil {
 		p.err = err
 	}
 }
@@ -178,7 +183,7 @@ func (p *textPrinter) approval(e turn.Event) {
 
 // because says which rule allowed something without a question.
 func because(e turn.Event) string {
-	if e.Outcome.Rule == "" {
+	if e.Outcome.Rule == "" || e.Outcome.Reason == "" {
 		return ""
 	}
 	return " by " + visible.Text(e.Outcome.Reason)
@@ -192,9 +197,5 @@ func (p *textPrinter) usage(e turn.Event) {
 
 // arguments is the beginning of a tool's arguments on one line.
 func arguments(raw string, width int) string {
-	var b bytes.Buffer
-	if json.Compact(&b, []byte(raw)) == nil {
-		raw = b.String()
-	}
-	return progress.Cut(visible.Text(raw), max(width, 20))
+	return progress.Cut(visible.Text(question.JSON(raw)), max(width, 20))
 }

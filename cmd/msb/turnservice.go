@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -80,8 +81,15 @@ func rulesPath(dir string) string    { return filepath.Join(dir, "rules.json") }
 func auditPath(dir string) string    { return filepath.Join(dir, "audit.jsonl") }
 func sessionsPath(dir string) string { return filepath.Join(dir, "sessions") }
 
-// demoPace is the scripted model's pause between two words.
-const demoPace = 25 * time.Millisecond
+// DemoPaceEnv overrides the scripted model's pause between two words, such as 0s.
+const DemoPaceEnv = "MSB_DEMO_PACE"
+
+func demoPace() time.Duration {
+	if d, err := time.ParseDuration(os.Getenv(DemoPaceEnv)); err == nil && d >= 0 {
+		return d
+	}
+	return 25 * time.Millisecond
+}
 
 // newTurnEngine composes the engine: the settings are read anew for every use, so a change needs no restart.
 func newTurnEngine(p engineParts) (*turnEngine, error) {
@@ -125,7 +133,7 @@ func newTurnEngine(p engineParts) (*turnEngine, error) {
 		Provider: func(selected func() string, emit func(turnrpc.ProviderEvent) error) turn.Provider {
 			return provider.New(provider.Options{
 				Model:   func(name string) (config.Model, error) { return loadModel(p.settings, name) },
-				Offline: offline, Credentials: store, Pace: demoPace, Log: p.log,
+				Offline: offline, Credentials: store, Pace: demoPace(), Log: p.log,
 			}, selected, emit)
 		},
 		MCP: func() (turn.MCP, error) {

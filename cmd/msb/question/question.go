@@ -32,7 +32,7 @@ func Lines(r approval.Request, width int) []string {
 	width = max(width, minWidth)
 	var lines []string
 	say := func(format string, args ...any) {
-		lines = append(lines, wrap("  ", "    ", fmt.Sprintf(format, args...), width)...)
+		lines = append(lines, wrap("  ", "    ", fmt.Sprintf(format, args...), width, true)...)
 	}
 	text := r.Command
 	switch r.Kind {
@@ -85,7 +85,7 @@ func Content(text string, width int) []string {
 			continue
 		}
 		flush()
-		lines = append(lines, wrap(prefixLine, prefixWrap, countBlanks(visible.Text(line)), max(width, minWidth))...)
+		lines = append(lines, wrap(prefixLine, prefixWrap, countBlanks(visible.Text(line)), max(width, minWidth), false)...)
 	}
 	flush()
 	return lines
@@ -136,34 +136,78 @@ func pretty(raw json.RawMessage) string {
 	if json.Indent(&b, raw, "", "  ") != nil {
 		return string(raw)
 	}
+	return readable(b.String())
+}
+
+// JSON is a JSON text on one line; what is none is returned as it is.
+func JSON(raw string) string {
+	var b bytes.Buffer
+	if json.Compact(&b, []byte(raw)) != nil {
+		return raw
+	}
+	return readable(b.String())
+}
+
+// readable takes back the escapes of <, > and & that encoders make for the sake of HTML. Everything else stays as it
+// was sent, keys that come twice included.
+func readable(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '\\' || i+1 == len(s) {
+			b.WriteByte(s[i])
+			continue
+		}
+		if c, ok := htmlEscapes[s[i:min(i+6, len(s))]]; ok {
+			b.WriteByte(c)
+			i += 5
+			continue
+		}
+		b.WriteString(s[i : i+2]) // an escape, or an escaped backslash
+		i++
+	}
 	return b.String()
 }
 
-// wrap breaks a harmless text into lines of width columns. A character that is not ASCII may take two.
-func wrap(first, rest, text string, width int) []string {
+var htmlEscapes = map[string]byte{`\u003c`: '<', `\u003e`: '>', `\u0026`: '&'}
+
+// wrap breaks a harmless text into lines of width columns. A character that is not ASCII may take two. Words are kept
+// together if they may, but not in what has to be shown exactly.
+func wrap(first, rest, text string, width int, words bool) []string {
 	var lines []string
-	line, used := strings.Builder{}, len(first)
-	line.WriteString(first)
-	for i := 0; i < len(text); {
-		r, n := utf8.DecodeRuneInString(text[i:])
-		cells := 1
-		if r >= utf8.RuneSelf {
-			cells = 2
+	prefix := first
+	for {
+		room := width - 1 - len(prefix)
+		n, space, used := 0, 0, 0
+		for n < len(text) {
+			r, size := utf8.DecodeRuneInString(text[n:])
+			cells := 1
+			if r >= utf8.RuneSelf {
+				cells = 2
+			}
+			if used+cells > room {
+				break
+			}
+			if r == ' ' {
+				space = n
+			}
+			used += cells
+			n += size
 		}
-		if used+cells > width-1 {
-			lines = append(lines, line.String())
-			line.Reset()
-			line.WriteString(rest)
-			used = len(rest)
+		if n < len(text) && words && space > 0 && text[n] != ' ' {
+			n = space
 		}
-		line.WriteString(text[i : i+n])
-		used += cells
-		i += n
+		lines = append(lines, prefix+text[:n])
+		if text = text[n:]; words {
+			text = strings.TrimPrefix(text, " ")
+		}
+		if text == "" {
+			return lines
+		}
+		prefix = rest
 	}
-	return append(lines, line.String())
 }
 
 // Say is a sentence as lines.
 func Say(text string, width int) []string {
-	return wrap("  ", "    ", visible.Text(text), max(width, minWidth))
+	return wrap("  ", "    ", visible.Text(text), max(width, minWidth), true)
 }

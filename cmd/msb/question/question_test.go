@@ -24,7 +24,7 @@ func TestLines(t *testing.T) {
 		"escapes": {approval.Request{Kind: approval.KindCommand, Command: "ls \x1b[2K\r\u202e"},
 			"  run a command:\n    | ls \\x1b[2K\\r\\u202e\n  (holds characters that do not show, here as \\escapes)"},
 		"look-alike": {approval.Request{Kind: approval.KindCommand, Command: "сurl x"},
-			"  run a command:\n    | сurl x\n  (holds characters outside ASCII, some of which look like \n    others)"},
+			"  run a command:\n    | сurl x\n  (holds characters outside ASCII, some of which look like\n    others)"},
 		"wrapped": {approval.Request{Kind: approval.KindCommand, Command: strings.Repeat("abcdefghi ", 8)},
 			"  run a command:\n    | abcdefghi abcdefghi abcdefghi abcdefghi abcdefghi abc\n    : defghi abcdefghi abcdefghi "},
 		"MCP": {approval.Request{Kind: approval.KindMCP, Server: "tracker", MCPTool: "search", Arguments: json.RawMessage(`{"q":"a\u001b"}`)},
@@ -37,6 +37,20 @@ func TestLines(t *testing.T) {
 				t.Errorf("shown:\n%s\nwant:\n%s", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestJSON(t *testing.T) {
+	for in, want := range map[string]string{
+		`{"a": "x \u0026\u0026 y \u003e z"}`: `{"a":"x && y > z"}`,
+		`{"a":"\\u0026"}`:                    `{"a":"\\u0026"}`,
+		`{"a":1,"a":2}`:                      `{"a":1,"a":2}`,
+		`{"a":"\u001b\u202e"}`:               `{"a":"\u001b\u202e"}`,
+		`no JSON \u0026`:                     `no JSON \u0026`,
+	} {
+		if got := JSON(in); got != want {
+			t.Errorf("%s is shown as %s, want %s", in, got, want)
+		}
 	}
 }
 
