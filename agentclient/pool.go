@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	"msb/protocol/client"
 )
 
 // Pool keeps connections to one sandbox for a user that outlives them, such
@@ -227,7 +225,3 @@ func (p *Pool) Close() error {
 	p.work.Wait()
 	return nil
 }
-
-// IsLost tells whether an error means that the connection is gone, so that
-// the next Get dials a fresh one. Whether the operation took effect is unknown.
-func IsLost(err error) bool { return client.IsLost(err) || errors.Is(err, client.ErrIDsExhausted) }

@@ -63,9 +63,6 @@ func (r *Reader) ReadFull(p []byte) error {
 	return err
 }
 
-// Buffered returns how many bytes have been read ahead.
-func (r *Reader) Buffered() int { return r.end - r.start }
-
 func (r *Reader) peekLength() (uint32, error) {
 	if err := r.fill(PrefixSize); err != nil {
 		return 0, err

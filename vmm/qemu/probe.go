@@ -59,9 +59,8 @@ func (e *Engine) Probe(ctx context.Context, kernel, initrd, cacheDir string) (Pr
 	if err != nil {
 		return Probed{}, fmt.Errorf("find out whether KVM works: %w", err)
 	}
-	if err := cache.save(p); err != nil {
-		e.log.Warn("remember the KVM probe", "err", err)
-	}
+	// An answer that cannot be kept is asked for again the next time.
+	_ = cache.save(p)
 	return p, nil
 }
 

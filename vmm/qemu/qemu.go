@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"regexp"
@@ -24,7 +22,6 @@ import (
 // Engine is the QEMU engine. The zero value is not usable: see New.
 type Engine struct {
 	binary, img string
-	log         *slog.Logger
 }
 
 // Option changes an Engine.
@@ -42,12 +39,9 @@ func WithBinaries(system, img string) Option {
 	}
 }
 
-// WithLogger gives the engine a log for what is of use in a bug report only.
-func WithLogger(l *slog.Logger) Option { return func(e *Engine) { e.log = l } }
-
 // New makes the engine; nothing is looked for before Check, CreateDisk or Start.
 func New(opts ...Option) *Engine {
-	e := &Engine{binary: "qemu-system-x86_64", img: "qemu-img", log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	e := &Engine{binary: "qemu-system-x86_64", img: "qemu-img"}
 	for _, o := range opts {
 		o(e)
 	}

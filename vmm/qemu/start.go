@@ -95,7 +95,6 @@ func (e *Engine) launch(ctx context.Context, s engine.Spec, accel string) (_ *ma
 	cmd.Dir = "/"
 	// QEMU needs no variable of the user's, and a core dump of it would hold the guest's memory.
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "TMPDIR=" + os.TempDir()}
-	e.log.Debug("start qemu", "path", path, "args", args)
 
 	if m.child, err = child.Start(cmd); err != nil {
 		return nil, err

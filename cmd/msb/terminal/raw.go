@@ -6,7 +6,6 @@ import (
 	"os"
 	"sync"
 
-	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 )
 
@@ -80,12 +79,3 @@ func (r *Raw) Restore() {
 
 // InFile is standard input when it is a file that can be polled or read with a deadline, else nil.
 func (s *Streams) InFile() *os.File { return s.inFile }
-
-// Foreground says whether this process is in the foreground of its terminal.
-func (s *Streams) Foreground() bool {
-	if s.inFile == nil {
-		return false
-	}
-	pgrp, err := unix.IoctlGetInt(int(s.inFile.Fd()), unix.TIOCGPGRP)
-	return err == nil && pgrp == unix.Getpgrp()
-}
