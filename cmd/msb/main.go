@@ -8,5 +8,5 @@ import (
 )
 
 func main() {
-	os.Exit(execute(os.Args[1:], terminal.System()))
+	os.Exit(execute(mountHelper(os.Args), terminal.System()))
 }

@@ -12,17 +12,6 @@ import (
 	"msb/fusefs"
 )
 
-// mountOptions say what is mounted where.
-type mountOptions struct {
-	path       string // directory in the sandbox
-	dir        string // mount point on the host
-	foreground bool
-	readOnly   bool
-	allowOther bool
-	nonEmpty   bool
-	umask      string
-}
-
 func newMountCmd(app *app) *cobra.Command {
 	var o mountOptions
 	var socket string
@@ -34,7 +23,8 @@ path it is the workspace (/work/repo) if there is one, else /home/dev. A backgro
 serves the mount; it outlives the sandbox, comes back with it, and ends at msb umount.`,
 		Example: `  msb mount demo ~/demo
   msb mount demo:/etc /mnt --read-only
-  msb mount --socket /run/other/agent.sock :/home ~/other`,
+  msb mount --socket /run/other/agent.sock :/home ~/other
+  sudo mount -t fuse.msb demo:/work/repo /mnt -o allow_other`,
 		Args: cobra.RangeArgs(1, 2),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 && socket == "" {
@@ -43,6 +33,9 @@ serves the mount; it outlives the sandbox, comes back with it, and ends at msb u
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
 		RunE: interruptible(func(ctx context.Context, args []string) error {
+			if err := o.resolve(); err != nil {
+				return err
+			}
 			var what string
 			switch {
 			case len(args) == 2:
@@ -51,6 +44,9 @@ serves the mount; it outlives the sandbox, comes back with it, and ends at msb u
 				o.dir = args[0]
 			default:
 				return &usageError{errors.New("where? msb mount NAME DIR")}
+			}
+			if o.dir == "" {
+				return &usageError{errors.New("where? the directory to mount at is empty: msb mount NAME DIR")}
 			}
 			name, path, _ := strings.Cut(what, ":")
 			if socket != "" && name != "" {
@@ -80,28 +76,6 @@ serves the mount; it outlives the sandbox, comes back with it, and ends at msb u
 	return cmd
 }
 
-func (o *mountOptions) flags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.BoolVar(&o.readOnly, "read-only", false, "refuse every change")
-	f.BoolVar(&o.allowOther, "allow-other", false, "let other users of this host in")
-	f.BoolVar(&o.nonEmpty, "nonempty", false, "also on a directory that is not empty, whose files it hides")
-	f.StringVar(&o.umask, "umask", "", "permissions that files do not show, in octal")
-}
-
-// args are the flags again, for the process that serves the mount.
-func (o *mountOptions) args() []string {
-	var args []string
-	for flag, on := range map[string]bool{"--read-only": o.readOnly, "--allow-other": o.allowOther, "--nonempty": o.nonEmpty} {
-		if on {
-			args = append(args, flag)
-		}
-	}
-	if o.umask != "" {
-		args = append(args, "--umask", o.umask)
-	}
-	return args
-}
-
 func newUmountCmd(app *app) *cobra.Command {
 	var quiet bool
 	cmd := &cobra.Command{
@@ -122,6 +96,10 @@ the last file in it is closed. Works whether the sandbox runs or not.`,
 			}
 			var failed []error
 			for _, dir := range args {
+				if dir == "" {
+					failed = append(failed, &usageError{errors.New("which mount? the directory is empty")})
+					continue
+				}
 				_, m, known := h.FindMount(mountPoint(dir))
 				if err := fusefs.Unmount(dir); err != nil {
 					failed = append(failed, err)

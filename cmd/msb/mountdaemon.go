@@ -176,15 +176,11 @@ func serveMount(ctx context.Context, app *app, t target, o mountOptions, ready f
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(app.io.Err, &slog.HandlerOptions{Level: slog.LevelInfo})).With("dir", o.dir, "pid", os.Getpid())
-	fo := fusefs.Options{Root: o.path, ReadOnly: o.readOnly, AllowOther: o.allowOther, NonEmpty: o.nonEmpty,
-		FsName: "msb:" + t.name, Logger: log}
-	if o.umask != "" {
-		n, err := strconv.ParseUint(o.umask, 8, 32)
-		if err != nil || n > 0o777 {
-			return &usageError{fmt.Errorf("--umask %q: give an octal number such as 022", o.umask)}
-		}
-		fo.Umask = uint32(n)
+	fo, err := o.fuse()
+	if err != nil {
+		return err
 	}
+	fo.FsName, fo.Logger = "msb:"+t.name, log
 	dial := func(ctx context.Context) (*agentclient.Client, error) { return t.dial(ctx) }
 	server, err := fusefs.Mount(ctx, o.dir, dial, fo)
 	if err != nil {
