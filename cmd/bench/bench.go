@@ -21,6 +21,9 @@ type bench struct {
 	rounds int
 	size   int64 // MiB
 	rows   []row
+
+	tree    string // source tree for mounts
+	entries int    // of the large directory
 }
 
 func (b *bench) run(ctx context.Context) error {

@@ -1,0 +1,314 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"msb/vmm/store"
+)
+
+// contender is a file system that shows the directory backing of this host.
+type contender struct {
+	name string
+	dir  string // where the work is done
+	up   func(ctx context.Context) error
+	down func(ctx context.Context) error
+}
+
+// task is one row of the table: how long a contender takes for it. cold tasks
+// begin with a fresh mount.
+type task struct {
+	what string
+	cold bool
+	run  func(ctx context.Context, dir string) error
+	aims string // against sshfs, against loopback
+}
+
+// mounts measures the mount against sshfs with its server spawned directly and
+// go-fuse's loopback without passthrough, all over the same files: those of a
+// sandbox of the process engine.
+func (b *bench) mounts(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "msb-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	name := fmt.Sprintf("bench-%d", os.Getpid())
+	if err := b.command(ctx, "create", b.image, "-n", name, "--engine", "process", "--root-disk", "6G", "-q"); err != nil {
+		return err
+	}
+	defer b.command(context.WithoutCancel(ctx), "rm", "-f", name)
+	if err := b.grow(ctx, name); err != nil {
+		return err
+	}
+	backing, err := b.backing(ctx, name)
+	if err != nil {
+		return err
+	}
+	all, err := b.contenders(name, dir, backing)
+	if err != nil {
+		return err
+	}
+	tasks := b.mountTasks(dir)
+	if err := makeTree(ctx, b.tree, filepath.Join(dir, "tree.tar")); err != nil {
+		return err
+	}
+	took := make([][]time.Duration, len(tasks))
+	for i := range took {
+		took[i] = make([]time.Duration, len(all))
+	}
+	for j, c := range all {
+		if err := c.up(ctx); err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		err := c.work(ctx, tasks, func(i int, d time.Duration) { took[i][j] = d })
+		if down := c.down(context.WithoutCancel(ctx)); err == nil {
+			err = down
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
+	printMounts(tasks, all, took)
+	return nil
+}
+
+// grow makes the sandbox's file system as large as its disk where the sandbox
+// could not do it itself, as in a container.
+func (b *bench) grow(ctx context.Context, name string) error {
+	home, err := store.Open()
+	if err != nil {
+		return err
+	}
+	if err := b.command(ctx, "stop", name); err != nil {
+		return err
+	}
+	if err := command(ctx, "resize2fs", "-f", filepath.Join(home.SandboxDir(name), "disk.ext4")); err != nil {
+		return err
+	}
+	return b.command(ctx, "start", name)
+}
+
+// backing finds the sandbox's /home/dev on this host.
+func (b *bench) backing(ctx context.Context, name string) (string, error) {
+	marker := "/home/dev/." + name
+	if err := b.command(ctx, "exec", name, "--", "touch", marker); err != nil {
+		return "", err
+	}
+	found, err := filepath.Glob("/proc/[0-9]*/root" + marker)
+	if err != nil || len(found) == 0 {
+		return "", errors.New("the sandbox's files are not to be seen from here: run it as root")
+	}
+	return filepath.Dir(found[0]), nil
+}
+
+func (b *bench) contenders(name, dir, backing string) ([]contender, error) {
+	script := filepath.Join(dir, "sftp")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nexec /usr/lib/openssh/sftp-server\n"), 0o755); err != nil {
+		return nil, err
+	}
+	loopback := filepath.Join(dir, "loopback")
+	build := exec.Command("go", "build", "-o", loopback, "github.com/hanwen/go-fuse/v2/example/loopback")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the loopback file system: %w\n%s", err, out)
+	}
+	all := []contender{{name: "msb"}, {name: "sshfs"}, {name: "loopback"}}
+	for i := range all {
+		c := &all[i]
+		mnt := filepath.Join(dir, c.name+".mnt")
+		if err := os.Mkdir(mnt, 0o755); err != nil {
+			return nil, err
+		}
+		c.dir = mnt
+		c.down = func(ctx context.Context) error { return command(ctx, "fusermount3", "-u", mnt) }
+		switch c.name {
+		case "msb":
+			c.up = func(ctx context.Context) error { return b.command(ctx, "mount", name+":/home/dev", mnt) }
+			c.down = func(ctx context.Context) error { return b.command(ctx, "umount", mnt) }
+		case "sshfs":
+			c.up = func(ctx context.Context) error {
+				return command(ctx, "sshfs", "x:"+backing, mnt, "-o", "ssh_command="+script)
+			}
+		case "loopback":
+			c.up = func(ctx context.Context) error {
+				if err := exec.Command(loopback, "-q", mnt, backing).Start(); err != nil {
+					return err
+				}
+				return waitMounted(ctx, mnt)
+			}
+		}
+	}
+	return all, nil
+}
+
+func waitMounted(ctx context.Context, dir string) error {
+	var st unix.Statfs_t
+	for range 500 {
+		if unix.Statfs(dir, &st) == nil && st.Type == unix.FUSE_SUPER_MAGIC {
+			return nil
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return fmt.Errorf("%s: not mounted", dir)
+}
+
+func (c contender) work(ctx context.Context, tasks []task, note func(int, time.Duration)) error {
+	work := filepath.Join(c.dir, "work-"+c.name)
+	if err := os.Mkdir(work, 0o755); err != nil {
+		return err
+	}
+	for i, t := range tasks {
+		if t.cold && i > 0 {
+			if err := errors.Join(c.down(ctx), c.up(ctx)); err != nil {
+				return err
+			}
+		}
+		unix.Sync()
+		start := time.Now()
+		if err := t.run(ctx, work); err != nil {
+			return fmt.Errorf("%s: %w", t.what, err)
+		}
+		note(i, time.Since(start))
+	}
+	return os.RemoveAll(work)
+}
+
+func (b *bench) mountTasks(dir string) []task {
+	size := int(b.size) << 20
+	tar := filepath.Join(dir, "tree.tar")
+	sh := func(script string) func(context.Context, string) error {
+		return func(ctx context.Context, dir string) error {
+			cmd := exec.CommandContext(ctx, "sh", "-ec", script)
+			cmd.Dir = dir
+			cmd.Env = append(os.Environ(), "TAR="+tar, "GIT_CONFIG_NOSYSTEM=1", "HOME=/nonexistent", "GIT_AUTHOR_NAME=a",
+				"GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b",
+				"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		}
+	}
+	return []task{
+		{"sequential write", false, func(_ context.Context, d string) error { return writeFile(d+"/big", size, 1<<20) }, "2 0.8"},
+		{"sequential read, cold", true, func(_ context.Context, d string) error { return readFile(d + "/big") }, "2 0.8"},
+		{"random 4 KiB reads, 16 threads", true, func(_ context.Context, d string) error { return readRandom(d+"/big", size, 4000) }, "2 0.5"},
+		{"4 KiB writes, sequential", false, func(_ context.Context, d string) error { return writeFile(d+"/small", size/8, 4096) }, "2 1"},
+		{"untar a source tree", true, sh(`mkdir tree; tar -C tree -xf "$TAR"`), "1.5 1"},
+		{"git add -A && git commit", false, sh(`cd tree; git init -q; git add -A; git commit -qm x`), "1.5 1"},
+		{"git status, cold", true, sh(`cd tree; git status --porcelain`), "2 1"},
+		{"git status, warm", false, sh(`cd tree; git status --porcelain`), "2 1"},
+		{"grep -r, cold", true, sh(`! grep -r nosuchwordanywhere tree`), "1.5 0.8"},
+		{"grep -r, warm", false, sh(`! grep -r nosuchwordanywhere tree`), "1.5 0.8"},
+		{"rm -rf of the tree", true, sh(`rm -rf tree`), "1.5 1"},
+		{"make " + strconv.Itoa(b.entries) + " files", true, sh(`mkdir many; cd many; seq ` + strconv.Itoa(b.entries) + ` | xargs touch`), ""},
+		{"ls -l of " + strconv.Itoa(b.entries) + " entries", true, sh(`ls -l many | wc -l`), "2 1"},
+	}
+}
+
+func printMounts(tasks []task, all []contender, took [][]time.Duration) {
+	fmt.Printf("\n%-34s", "how long it takes")
+	for _, c := range all {
+		fmt.Printf("%12s", c.name)
+	}
+	fmt.Printf("%14s%14s   %s\n", "sshfs/msb", "loopback/msb", "aims")
+	for i, t := range tasks {
+		fmt.Printf("%-34s", t.what)
+		for j := range all {
+			fmt.Printf("%12s", took[i][j].Round(100*time.Microsecond))
+		}
+		ratio := func(j int) float64 { return float64(took[i][j]) / float64(took[i][0]) }
+		fmt.Printf("%14.2f%14.2f   %s\n", ratio(1), ratio(2), strings.Replace(t.aims, " ", " / ", 1))
+	}
+}
+
+func command(ctx context.Context, name string, args ...string) error {
+	if out, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", name, err, out)
+	}
+	return nil
+}
+
+// makeTree packs a source tree: by default some of the Go distribution's.
+func makeTree(ctx context.Context, tree, tar string) error {
+	args := []string{"-C", tree, "-cf", tar, "."}
+	if tree == "" {
+		args = []string{"-C", filepath.Join(runtime.GOROOT(), "src"), "-cf", tar, "net", "runtime", "crypto", "internal"}
+	}
+	return command(ctx, "tar", args...)
+}
+
+func writeFile(path string, size, piece int) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, piece)
+	for i := range buf {
+		buf[i] = byte(i * 7)
+	}
+	for done := 0; done < size; done += piece {
+		if _, err := f.Write(buf); err != nil {
+			return errors.Join(err, f.Close())
+		}
+	}
+	return f.Close()
+}
+
+func readFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	buf := make([]byte, 1<<20)
+	for {
+		if n, err := f.Read(buf); n == 0 {
+			if err != nil && err.Error() != "EOF" {
+				return err
+			}
+			return nil
+		}
+	}
+}
+
+func readRandom(path string, size, reads int) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var wg sync.WaitGroup
+	errs := make(chan error, 16)
+	for i := range 16 {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(1, uint64(i)))
+			buf := make([]byte, 4096)
+			for range reads / 16 {
+				if _, err := f.ReadAt(buf, int64(r.IntN(size/4096))*4096); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(errs)
+	return <-errs
+}
