@@ -35,7 +35,7 @@ built-in image that is missing is built first. The name is printed on standard o
 			return err
 		}),
 	}
-	cmd.Flags().StringVarP(&m.name, "name", "n", "", "name of the sandbox (default: a new one)")
+	cmd.Flags().VarP(nameValue{&m.name}, "name", "n", "name of the sandbox (default: a new one)")
 	m.flags(app, cmd)
 	m.processFlags(cmd)
 	cmd.Flags().BoolVar(&m.replace, "replace", false, "remove a sandbox of that name first, also when it runs")

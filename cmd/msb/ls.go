@@ -79,8 +79,8 @@ func listSandboxes(ctx context.Context, app *app, list *listing, pass func(vmm.S
 func lsTable(app *app, found []vmm.Sandbox) error {
 	rows := make([][]string, len(found))
 	for i, sb := range found {
-		rows[i] = []string{sb.Name, stateText(sb), engineText(sb), orDash(sb.Image), strconv.Itoa(sb.CPUs),
-			fmt.Sprintf("%d MiB", sb.MemoryMiB), age(sb.Created)}
+		rows[i] = []string{sb.Name, stateText(sb), engineText(sb), orDash(sb.Image), number(sb.CPUs),
+			sizeText(sb), age(sb.Created)}
 	}
 	return writeTable(app.io.Out, []string{"NAME", "STATE", "ENGINE", "IMAGE", "CPUS", "MEMORY", "CREATED"}, rows)
 }
@@ -101,7 +101,17 @@ func engineText(sb vmm.Sandbox) string {
 	if sb.Engine == "process" {
 		return "process (no boundary)"
 	}
+	if sb.Engine == "" {
+		return "-" // broken: nobody knows
+	}
 	return sb.Engine + "/" + orDash(sb.Accel)
+}
+
+func sizeText(sb vmm.Sandbox) string {
+	if sb.MemoryMiB == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d MiB", sb.MemoryMiB)
 }
 
 func orDash(s string) string {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -42,11 +41,11 @@ func (m *machine) flags(app *app, cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&m.engine, "engine", "qemu", "qemu, or process (no hardware boundary, root only)")
 	f.StringVar(&m.accel, "accel", "auto", "auto, kvm or tcg")
-	f.IntVarP(&m.cpus, "cpus", "c", 0, "CPUs (default 1)")
-	f.IntVar(&m.maxCPUs, "max-cpus", 0, "CPUs it can be resized to")
+	f.VarP(cpusValue{&m.cpus}, "cpus", "c", "CPUs (default 1)")
+	f.Var(cpusValue{&m.maxCPUs}, "max-cpus", "CPUs it can be resized to")
 	f.VarP(mebibytesValue{&m.memory}, "memory", "m", "memory, such as 512M or 2G; a bare number is MiB (default 512M)")
 	f.Var(mebibytesValue{&m.maxMemory}, "max-memory", "memory it can be resized to")
-	f.Var(bytesValue{&m.rootDisk}, "root-disk", "size of the disk, which is sparse (default 16G)")
+	f.Var(bytesValue{&m.rootDisk, vmm.MinRootDisk}, "root-disk", "size of the disk, which is sparse (default 16G)")
 	f.StringVar(&m.kernel, "kernel", "", "a kernel of your own (bzImage or vmlinux)")
 	f.StringVar(&m.modules, "modules", "", "that kernel's modules (/lib/modules/VERSION)")
 	f.BoolVar(&m.net, "net", false, "a network with a way out")
@@ -104,8 +103,6 @@ func (m *machine) options(app *app, img string) (vmm.CreateOptions, error) {
 		return o, &usageError{fmt.Errorf("--accel %q: there are auto, kvm and tcg", m.accel)}
 	case m.memory != 0 && m.memory < qemu.MinMemoryMiB:
 		return o, &usageError{fmt.Errorf("-m %s is too little: a sandbox needs at least %d MiB", formatSize(int64(m.memory)<<20), qemu.MinMemoryMiB)}
-	case m.cpus < 0 || m.maxCPUs < 0:
-		return o, &usageError{errors.New("a number of CPUs cannot be negative")}
 	}
 	return o, nil
 }

@@ -65,8 +65,8 @@ the next start it is read from the same source again. The guest never sees it.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.IntVarP(&o.cpus, "cpus", "c", 0, "CPUs that it uses")
-	f.IntVar(&o.maxCPUs, "max-cpus", 0, "CPUs that it can be resized to (next start)")
+	f.VarP(cpusValue{&o.cpus}, "cpus", "c", "CPUs that it uses")
+	f.Var(cpusValue{&o.maxCPUs}, "max-cpus", "CPUs that it can be resized to (next start)")
 	f.VarP(mebibytesValue{&o.memory}, "memory", "m", "memory, such as 512M or 2G; a bare number is MiB")
 	f.Var(mebibytesValue{&o.maxMemory}, "max-memory", "memory that it can be resized to (next start)")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment of every command, NAME=VALUE (next start; repeatable)")
@@ -186,8 +186,6 @@ func (a *app) planChanges(sb vmm.Sandbox, o *modifyOptions) (*plan, error) {
 		return usage("modify cannot compact disks: a sandbox's disk is one sparse file; `fstrim /` in the sandbox gives freed blocks back")
 	case r.rootDisk != "":
 		return usage("the root disk of a sandbox keeps its size; make a new one with `msb create --root-disk %s`", r.rootDisk)
-	case o.cpus < 0 || o.maxCPUs < 0:
-		return usage("a number of CPUs cannot be negative")
 	}
 	p := &plan{name: sb.Name, live: sb.State == store.Running && !o.nextStart && !o.restart, remove: o.secretsRemove}
 	if sb.Running() && !p.live && sb.State != store.Running {

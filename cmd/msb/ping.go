@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"msb/agentclient"
+	"msb/cmd/msb/progress"
 	"msb/vmm"
 )
 
@@ -15,16 +17,21 @@ import (
 type reach struct {
 	sel    selection
 	socket string
+	wait   time.Duration // how long each may take
 }
+
+// answerWait is how long the agent of one sandbox may take to answer.
+const answerWait = 10 * time.Second
 
 func (r *reach) each(ctx context.Context, app *app, args []string, do func(ctx context.Context, name string, c *agentclient.Client) error) error {
 	one := func(t target) error {
-		c, err := t.dial(ctx)
-		if err != nil {
-			return err
+		began := time.Now()
+		err := r.one(ctx, t, do)
+		if errors.Is(err, context.DeadlineExceeded) {
+			// Without the cause: its exit code belongs to commands that were given a timeout.
+			return fmt.Errorf("%s: no answer in %s", t.name, progress.Seconds(time.Since(began)))
 		}
-		defer c.Close()
-		return do(ctx, t.name, c)
+		return err
 	}
 	if r.socket != "" {
 		t, err := app.target("", r.socket)
@@ -47,8 +54,19 @@ func (r *reach) each(ctx context.Context, app *app, args []string, do func(ctx c
 	})
 }
 
+func (r *reach) one(ctx context.Context, t target, do func(ctx context.Context, name string, c *agentclient.Client) error) error {
+	ctx, cancel := context.WithTimeout(ctx, r.wait)
+	defer cancel()
+	c, err := t.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return do(ctx, t.name, c)
+}
+
 func newPingCmd(app *app) *cobra.Command {
-	var r reach
+	r := reach{wait: answerWait}
 	var touch bool
 	cmd := &cobra.Command{
 		Use:               "ping NAME...",
@@ -56,8 +74,6 @@ func newPingCmd(app *app) *cobra.Command {
 		Example:           "  msb ping demo\n  msb ping --socket /run/other/agent.sock",
 		ValidArgsFunction: app.completeNames(0),
 		RunE: interruptible(func(ctx context.Context, args []string) error {
-			ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-			defer cancel()
 			return r.each(ctx, app, args, func(ctx context.Context, name string, c *agentclient.Client) error {
 				took, err := c.Ping(ctx)
 				if err != nil {
@@ -83,15 +99,13 @@ func newPingCmd(app *app) *cobra.Command {
 }
 
 func newTouchCmd(app *app) *cobra.Command {
-	var r reach
+	r := reach{wait: answerWait}
 	cmd := &cobra.Command{
 		Use:               "touch NAME...",
 		Short:             "Count as activity, so that --idle-timeout begins anew",
 		Example:           "  msb touch demo",
 		ValidArgsFunction: app.completeNames(0),
 		RunE: interruptible(func(ctx context.Context, args []string) error {
-			ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-			defer cancel()
 			return r.each(ctx, app, args, func(ctx context.Context, name string, c *agentclient.Client) error {
 				if _, err := c.Touch(ctx); err != nil {
 					return fmt.Errorf("touch %s: %w", name, err)

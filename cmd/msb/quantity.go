@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -11,8 +12,11 @@ import (
 	"msb/protocol/agent"
 )
 
-// bytesValue is a flag with a size. A number without a unit is in MiB, as for memory.
-type bytesValue struct{ n *int64 }
+// bytesValue is a flag with a size of at least least bytes. A number without a unit is in MiB, as for memory.
+type bytesValue struct {
+	n     *int64
+	least int64
+}
 
 func (v bytesValue) String() string {
 	if v.n == nil || *v.n == 0 {
@@ -21,9 +25,56 @@ func (v bytesValue) String() string {
 	return formatSize(*v.n)
 }
 func (v bytesValue) Type() string { return "SIZE" }
-func (v bytesValue) Set(s string) (err error) {
-	*v.n, err = parseSize(s)
-	return err
+func (v bytesValue) Set(s string) error {
+	n, err := parseSize(s)
+	if err != nil {
+		return err
+	}
+	if n < v.least {
+		return fmt.Errorf("%s is too little: at least %s", s, formatSize(v.least))
+	}
+	*v.n = n
+	return nil
+}
+
+// cpusValue is a flag with a number of CPUs, 1 or more. Zero, which stands for the default, cannot be asked for.
+type cpusValue struct{ n *int }
+
+func (v cpusValue) String() string {
+	if v.n == nil || *v.n == 0 {
+		return ""
+	}
+	return strconv.Itoa(*v.n)
+}
+func (v cpusValue) Type() string { return "int" }
+func (v cpusValue) Set(s string) error {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return fmt.Errorf("%q is not a number of CPUs", s)
+	}
+	if n < 1 {
+		return errors.New("at least 1 CPU")
+	}
+	*v.n = n
+	return nil
+}
+
+// nameValue is a flag with a sandbox's name. Empty, which stands for a generated one, cannot be asked for.
+type nameValue struct{ name *string }
+
+func (v nameValue) String() string {
+	if v.name == nil {
+		return ""
+	}
+	return *v.name
+}
+func (v nameValue) Type() string { return "string" }
+func (v nameValue) Set(s string) error {
+	if s == "" {
+		return errors.New("a name cannot be empty; leave the flag out for a new one")
+	}
+	*v.name = s
+	return nil
 }
 
 // mebibytesValue is a flag with a size that is kept in MiB.

@@ -47,7 +47,7 @@ stays. With -d it keeps running, the command in the background, and its name is 
 			return ownFailure(runSandbox(cmd.Context(), app, &o, firstArg(img), argv))
 		},
 	}
-	cmd.Flags().StringVarP(&o.machine.name, "name", "n", "", "name of a sandbox that stays (default: a temporary one)")
+	cmd.Flags().VarP(nameValue{&o.machine.name}, "name", "n", "name of a sandbox that stays (default: a temporary one)")
 	o.machine.flags(app, cmd)
 	cmd.Flags().BoolVar(&o.machine.replace, "replace", false, "remove a sandbox of that name first, also when it runs")
 	o.process.userFlags(cmd)

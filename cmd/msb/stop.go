@@ -85,7 +85,9 @@ func newRestartCmd(app *app) *cobra.Command {
 			}
 			steps := app.steps(sel.quiet)
 			return sel.each(ctx, h, args, func(name string) error {
-				steps.Note("sandbox", name+": shutting down")
+				if h.Home.Locked(name) {
+					steps.Note("sandbox", name+": shutting down")
+				}
 				stopped := h.Stop(ctx, name, how.options())
 				steps.End()
 				if stopped != nil && !errors.Is(stopped, vmm.ErrNotRunning) && !errors.Is(stopped, vmm.ErrForced) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 type target struct {
 	name   string // as the user typed it; the socket's path when there is no name
 	socket string
+	path   bool // there is no name
 	own    bool // it has a directory in our home
 }
 
@@ -35,7 +37,7 @@ func (a *app) target(name, socket string) (target, error) {
 		if err != nil {
 			return target{}, err
 		}
-		return target{name: socket, socket: abs}, store.CheckSocketPath(abs)
+		return target{name: socket, socket: abs, path: true}, store.CheckSocketPath(abs)
 	}
 	if err := store.ValidateName(name); err != nil {
 		return target{}, &usageError{err}
@@ -80,10 +82,20 @@ func (t target) dial(ctx context.Context) (*agentclient.Client, error) {
 		return nil, fmt.Errorf("sandbox %q is not running; start it with `msb start %s`", t.name, t.name)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("no agent socket at %s: is that sandbox running?", t.socket)
+	case errors.Is(err, syscall.ECONNREFUSED) && !isSocket(t.socket):
+		return nil, fmt.Errorf("%s is not a socket", t.socket)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return nil, fmt.Errorf("nobody listens at %s any more: its sandbox is not running", t.socket)
 	}
+	if t.path {
+		return nil, err // which names the path
+	}
 	return nil, fmt.Errorf("connect to %s: %w", t.name, err)
+}
+
+func isSocket(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().Type() == fs.ModeSocket
 }
 
 // completeNames completes the names of sandboxes, as long as fewer than most (0: any number) are given.

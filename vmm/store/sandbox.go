@@ -38,10 +38,12 @@ func (h *Home) Load(name string) (Config, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return c, fmt.Errorf("%w: %q", ErrNotFound, name)
-	case err != nil:
+	case errors.As(err, new(*fs.PathError)):
 		return c, fmt.Errorf("config of sandbox %q: %w", name, err)
+	case err != nil:
+		return c, fmt.Errorf("config of sandbox %q is damaged: %w; remove it with `msb rm -f %s`", name, err, name)
 	case c.Name != name:
-		return c, fmt.Errorf("config of sandbox %q names another one, %q", name, c.Name)
+		return c, fmt.Errorf("config of sandbox %q names another one, %q; remove it with `msb rm -f %s`", name, c.Name, name)
 	case c.Version > ConfigVersion:
 		return c, fmt.Errorf("sandbox %q was made by a newer msb (config version %d, this one reads up to %d): update msb", name, c.Version, ConfigVersion)
 	}
