@@ -157,12 +157,12 @@ func (s *nodeFS) remembered(ctx context.Context, dir *inode, name string) (agent
 	}
 	a, at, v := dir.names.look(name, limit)
 	if v == unknown && dir.names.begin(limit) {
-		at := time.Now()
+		began := time.Now()
 		entries, err := s.listNames(ctx, dir)
 		if err != nil {
 			entries = nil
 		}
-		dir.names.end(at, entries)
+		dir.names.end(began, entries)
 		a, at, v = dir.names.look(name, limit)
 	}
 	if v == present {

@@ -19,7 +19,7 @@ import (
 )
 
 // play runs one turn against answers, the last of which is repeated, and returns events, end, and all requests.
-func play(t *testing.T, s turntest.Script, u turnrpc.UserTurn, answers ...[]turnrpc.ProviderEvent) ([]turnrpc.AgentEvent, error, *session, []turnrpc.ProviderRequest) {
+func play(t *testing.T, s turntest.Script, u turnrpc.UserTurn, answers ...[]turnrpc.ProviderEvent) ([]turnrpc.AgentEvent, *session, []turnrpc.ProviderRequest, error) {
 	t.Helper()
 	s.Model = func(n int, _ turnrpc.ProviderRequest) []turnrpc.ProviderEvent {
 		return answers[min(n, len(answers)-1)]
@@ -33,7 +33,7 @@ func play(t *testing.T, s turntest.Script, u turnrpc.UserTurn, answers ...[]turn
 	for len(a.Requests) > 0 {
 		requests = append(requests, <-a.Requests)
 	}
-	return events, err, a, requests
+	return events, a, requests, err
 }
 
 func results(r turnrpc.ProviderRequest) []string {
@@ -62,7 +62,7 @@ func checkPairs(t *testing.T, messages []turnrpc.Message) {
 func TestSeveralCallsInOneAnswer(t *testing.T) {
 	answer := append([]turnrpc.ProviderEvent{{Type: turnrpc.ProviderText, Text: "Let me see."}},
 		turntest.Use([2]string{"list_files", `{"path":"."}`}, [2]string{"read_file", `{"path":"a"}`}, [2]string{"read_file", `{"path":"none"}`})...)
-	events, err, _, requests := play(t, turntest.Script{}, turnrpc.UserTurn{RichEvents: true}, answer, turntest.Say("done"))
+	events, _, requests, err := play(t, turntest.Script{}, turnrpc.UserTurn{RichEvents: true}, answer, turntest.Say("done"))
 	if got, want := turntest.Kinds(events), "text tool:ok tool:error tool:error text result done"; err != nil || got != want {
 		t.Errorf("%s, %v; want %s", got, err, want)
 	}
@@ -105,7 +105,7 @@ func TestModelsMistakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			asked := false
 			s := turntest.Script{Approve: func(turnrpc.ApprovalRequest) turnrpc.Approval { asked = true; return turnrpc.Approval{} }}
-			_, err, _, requests := play(t, s, turnrpc.UserTurn{}, turntest.Use([2]string{c.tool, c.args}), turntest.Say("sorry"))
+			_, _, requests, err := play(t, s, turnrpc.UserTurn{}, turntest.Use([2]string{c.tool, c.args}), turntest.Say("sorry"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -146,7 +146,7 @@ func TestNumbersAsModelsWriteThem(t *testing.T) {
 
 func TestSameCallForEver(t *testing.T) {
 	t.Run("in a row", func(t *testing.T) {
-		_, err, _, requests := play(t, turntest.Script{}, turnrpc.UserTurn{MaxTurns: 1000}, turntest.Use([2]string{"list_files", `{"path":"."}`}))
+		_, _, requests, err := play(t, turntest.Script{}, turnrpc.UserTurn{MaxTurns: 1000}, turntest.Use([2]string{"list_files", `{"path":"."}`}))
 		if err == nil || !strings.Contains(err.Error(), "same call of list_files") || len(requests) > 10 {
 			t.Errorf("after %d requests: %v", len(requests), err)
 		}
@@ -207,7 +207,7 @@ func TestBrokenStreams(t *testing.T) {
 		"100 calls":        {many, "too many tools", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			events, err, a, _ := play(t, turntest.Script{}, turnrpc.UserTurn{RichEvents: true}, c.events)
+			events, a, _, err := play(t, turntest.Script{}, turnrpc.UserTurn{RichEvents: true}, c.events)
 			var e *turnrpc.Error
 			if !errors.As(err, &e) || e.Code != turnrpc.CodeAgent || !strings.Contains(e.Message, c.want) {
 				t.Errorf("%v", err)
@@ -221,7 +221,7 @@ func TestBrokenStreams(t *testing.T) {
 		})
 	}
 	t.Run("text before the error is kept", func(t *testing.T) {
-		_, _, a, _ := play(t, turntest.Script{}, turnrpc.UserTurn{}, []turnrpc.ProviderEvent{text("half an ans"), {Type: turnrpc.ProviderError, Err: "x"}}, turntest.Say("k"))
+		_, a, _, _ := play(t, turntest.Script{}, turnrpc.UserTurn{}, []turnrpc.ProviderEvent{text("half an ans"), {Type: turnrpc.ProviderError, Err: "x"}}, turntest.Say("k"))
 		if _, err := a.Start(turnrpc.UserTurn{Text: "again"}).Wait(); err != nil {
 			t.Fatal(err)
 		}
@@ -230,14 +230,14 @@ func TestBrokenStreams(t *testing.T) {
 		}
 	})
 	t.Run("unknown and odd events", func(t *testing.T) {
-		_, err, _, _ := play(t, turntest.Script{}, turnrpc.UserTurn{}, []turnrpc.ProviderEvent{
+		_, _, _, err := play(t, turntest.Script{}, turnrpc.UserTurn{}, []turnrpc.ProviderEvent{
 			{Type: "thinking", Text: "x"}, {}, text("ok"), {Type: turnrpc.ProviderDone}, text("late"), {Type: turnrpc.ProviderError, Err: "late"}})
 		if err != nil {
 			t.Error(err)
 		}
 	})
 	t.Run("open is refused", func(t *testing.T) {
-		_, err, _, _ := play(t, turntest.Script{Open: func(turnrpc.ProviderOpen) error { return errors.New("offline mode") }}, turnrpc.UserTurn{}, nil)
+		_, _, _, err := play(t, turntest.Script{Open: func(turnrpc.ProviderOpen) error { return errors.New("offline mode") }}, turnrpc.UserTurn{}, nil)
 		if err == nil || !strings.Contains(err.Error(), "offline mode") {
 			t.Error(err)
 		}
@@ -463,7 +463,7 @@ func TestApproval(t *testing.T) {
 		"allow reason": {reasons(turnrpc.Approval{Decision: "allow_once "}), "error: run_command denied"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			events, err, a, requests := play(t, c.script, turnrpc.UserTurn{}, turntest.Use(turntest.Command("touch ran")), turntest.Say("k"))
+			events, a, requests, err := play(t, c.script, turnrpc.UserTurn{}, turntest.Use(turntest.Command("touch ran")), turntest.Say("k"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -523,7 +523,7 @@ func TestMCP(t *testing.T) {
 		}
 		return turnrpc.MCPResult{Text: "echo:hi", Truncated: true}, nil
 	}}
-	_, err, _, requests := play(t, s, turnrpc.UserTurn{},
+	_, _, requests, err := play(t, s, turnrpc.UserTurn{},
 		turntest.Use([2]string{"svc__echo", `{"text":"hi"}`}, [2]string{"svc__echo", `{"fail":1}`}, [2]string{"svc__echo", `{"bad":1}`}), turntest.Say("k"))
 	if err != nil {
 		t.Fatal(err)
@@ -539,7 +539,7 @@ func TestMCP(t *testing.T) {
 		t.Errorf("%d tools: %+v", n, requests[0].Tools)
 	}
 	t.Run("a broken broker costs its tools only", func(t *testing.T) {
-		_, err, _, requests := play(t, turntest.Script{Hello: extensions, ListError: "server down"}, turnrpc.UserTurn{}, turntest.Say("k"))
+		_, _, requests, err := play(t, turntest.Script{Hello: extensions, ListError: "server down"}, turnrpc.UserTurn{}, turntest.Say("k"))
 		if err != nil || len(requests[0].Tools) != 5 || !strings.Contains(requests[0].Messages[0].Content, "server down") {
 			t.Errorf("%v, %+v", err, requests)
 		}
@@ -547,7 +547,7 @@ func TestMCP(t *testing.T) {
 }
 
 func TestSchemas(t *testing.T) {
-	_, _, _, requests := play(t, turntest.Script{}, turnrpc.UserTurn{}, turntest.Say("k"))
+	_, _, requests, _ := play(t, turntest.Script{}, turnrpc.UserTurn{}, turntest.Say("k"))
 	for _, tool := range requests[0].Tools {
 		var s struct {
 			Type       string

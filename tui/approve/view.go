@@ -2,6 +2,7 @@ package approve
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/charmbracelet/x/ansi"
@@ -79,10 +80,7 @@ func (p *Panel) View(w, h int) []string {
 	p.scrollBy(0)
 	shown := body[p.scroll : p.scroll+p.page]
 
-	var out []string
-	for _, l := range top {
-		out = append(out, l)
-	}
+	out := slices.Clone(top)
 	for _, l := range shown {
 		out = append(out, l.text)
 	}

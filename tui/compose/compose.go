@@ -34,18 +34,17 @@ type FilesMsg struct{ Prefix string }
 type Composer struct {
 	Commands []Command
 
-	theme    *theme.Theme
-	area     textarea.Model
-	history  []string
-	at       int // in history; len: what is being written
-	draft    string
-	offers   []offer
-	offered  string // the word that the offers are for
-	chosen   int
-	closed   string // word whose offers were closed with Esc
-	note     string // about what was pasted
-	width    int
-	maxLines int
+	theme   *theme.Theme
+	area    textarea.Model
+	history []string
+	at      int // in history; len: what is being written
+	draft   string
+	offers  []offer
+	offered string // the word that the offers are for
+	chosen  int
+	closed  string // word whose offers were closed with Esc
+	note    string // about what was pasted
+	width   int
 }
 
 type offer struct{ insert, show, help string }

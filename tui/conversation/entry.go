@@ -53,7 +53,6 @@ type entry struct {
 	result, err    string
 	how            string // who allowed or denied it
 	mcp            bool
-	request        string
 
 	open  bool // shown in full
 	cache cache
