@@ -96,7 +96,7 @@ func testEnv(home string) []string {
 	return []string{
 		"MSB_HOME=" + home, "HOME=" + home, "MSB_GUEST=" + filepath.Join(suite.bin, "msb-guest"),
 		"PATH=" + suite.bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		"TERM=xterm-256color", "LANG=C.UTF-8", "XDG_RUNTIME_DIR=",
+		"TERM=xterm-256color", "LANG=C.UTF-8", "XDG_RUNTIME_DIR=", DemoPaceEnv + "=0s",
 	}
 }
 

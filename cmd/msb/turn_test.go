@@ -1,0 +1,208 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"msb/protocol/turnrpc"
+)
+
+// turnHome is a home with a running sandbox x that has a project.
+func turnHome(t *testing.T) string {
+	t.Helper()
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("no git here")
+	}
+	home := sandboxHome(t)
+	project := filepath.Join(home, "project")
+	if err := os.Mkdir(project, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(project, "README"), []byte("hello\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	mustMSB(t, home, "up", "x", "--workspace", project, "--no-mount", "--no-shell")
+	return home
+}
+
+func exits(t *testing.T, p *person, want int) {
+	t.Helper()
+	if code := p.leaves(); code != want {
+		t.Errorf("exit code %d, want %d; the screen says:\n%s", code, want, p.screen())
+	}
+}
+
+const choice = "always in this workspace > "
+
+func TestTurnAsksAtTheTerminal(t *testing.T) {
+	home := turnHome(t)
+
+	// Enter is a no, a reason reaches the model.
+	p := sit(t, home, nil, "turn", "x", "--prompt", "look around")
+	p.sees("call the tool search_issues of the MCP server demo")
+	p.sees(choice)
+	p.types("\r")
+	p.sees("denied")
+	p.sees("run a command in /work/repo as dev")
+	p.sees("| uname -sr && ls -l")
+	p.sees(choice)
+	p.types("r\r")
+	p.sees("reason, for the model > ")
+	p.types("not today\r")
+	p.sees("denied by the user: not today")
+	exits(t, p, exitDenied)
+
+	// What is typed before the question does not answer it.
+	p = sit(t, home, nil, "turn", "x", "--prompt", "look around")
+	p.types("y\ry\ry\r")
+	p.sees(choice)
+	p.types("y\r")
+	p.sees("allowed")
+	p.sees(choice)
+	p.types("w\r")
+	p.sees("exit=0")
+	exits(t, p, exitOK)
+	if rules := mustMSB(t, home, "rules", "ls", "x"); !strings.Contains(rules, "in every session of this workspace") {
+		t.Errorf("rules:\n%s", rules)
+	}
+
+	// A rule answers the second time; another terminal can answer too, and Ctrl-C cancels.
+	p = sit(t, home, nil, "turn", "x", "--prompt", "look around")
+	p.sees(choice)
+	other := sit(t, home, nil, "approvals", "x")
+	other.sees(choice)
+	other.types("y\r")
+	p.sees("it is no longer waiting")
+	p.sees("allowed")
+	p.sees("exit=0")
+	exits(t, p, exitOK)
+	other.types("\x03")
+	exits(t, other, exitOK)
+
+	p = sit(t, home, nil, "turn", "x", "--prompt", "look around")
+	p.sees(choice)
+	p.types("\x03")
+	exits(t, p, exitInterrupted)
+	if list := mustMSB(t, home, "approvals", "x", "--list"); list != "" {
+		t.Errorf("waiting: %s", list)
+	}
+
+	// The result goes home after a yes.
+	p = sit(t, home, nil, "patch", "apply", "x")
+	p.sees("MSB-DEMO.md")
+	p.sees("Apply it? [y/N] ")
+	p.types("\r")
+	p.sees("nothing was changed")
+	exits(t, p, exitOK)
+	p = sit(t, home, nil, "patch", "apply", "x")
+	p.sees("Apply it? [y/N] ")
+	p.types("y\r")
+	exits(t, p, exitOK)
+	if _, err := os.Stat(filepath.Join(home, "project", "MSB-DEMO.md")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTurnEndsInTime(t *testing.T) {
+	home := turnHome(t)
+	idle := sit(t, home, nil, "approvals", "x") // someone who could answer, and does not
+	idle.sees("waiting for requests")
+	cmd := exec.Command(filepath.Join(suite.bin, "msb"), "turn", "x", "--prompt", "look around", "--approve", "ask", "--timeout", "1s")
+	cmd.Env = testEnv(home)
+	begun := time.Now()
+	out, err := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); code != exitTimeout {
+		t.Errorf("exit code %d, %v\n%s", code, err, out)
+	}
+	idle.sees("it is no longer waiting")
+	idle.types("\x03")
+	exits(t, idle, exitOK)
+	if took := time.Since(begun); took > 30*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
+// oldGuest is a turn agent of an earlier version that dials the host.
+func oldGuest(t *testing.T, socket string, version int) <-chan error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		var config turnrpc.GuestConfig
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			b, err := os.ReadFile(socket + ".json")
+			if err == nil {
+				err = json.Unmarshal(b, &config)
+			}
+			if err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				done <- err
+				return
+			}
+		}
+		c, err := net.Dial("unix", socket)
+		if err != nil {
+			done <- err
+			return
+		}
+		defer c.Close()
+		send := func(f *turnrpc.Frame, err error) {
+			var b []byte
+			if err == nil {
+				b, err = turnrpc.Append(nil, f)
+			}
+			if err == nil {
+				c.Write(b)
+			}
+		}
+		send(turnrpc.Call("hello", "hello", turnrpc.Hello{
+			SessionID: config.SessionID, Capability: config.Capability, ImageID: "old", Protocol: version, GuestReady: true,
+		}))
+		for {
+			f, err := turnrpc.Read(c)
+			if err != nil {
+				done <- nil
+				return
+			}
+			if f.Method == turnrpc.MethodListFiles {
+				send(turnrpc.Respond(f.ID, turnrpc.ListFilesResult{Paths: []string{"old\x1bfile"}}))
+			}
+		}
+	}()
+	return done
+}
+
+func TestForeignGuestOfAnOldVersion(t *testing.T) {
+	home, err := newHome(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"probe"}, exitOK, "protocol 1, image old"},
+		{[]string{"probe"}, exitOK, `old\x1bfile`},
+		{[]string{"turn", "--prompt", "hi"}, exitFailure, "guest protocol too old"},
+	} {
+		socket := filepath.Join(t.TempDir(), "s")
+		done := oldGuest(t, socket, 1)
+		cmd := exec.Command(filepath.Join(suite.bin, "msb"), append(tc.args, "--rpc-socket", socket)...)
+		cmd.Env = testEnv(home)
+		out, _ := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != tc.code || !strings.Contains(string(out), tc.want) {
+			t.Errorf("%v: exit code %d\n%s", tc.args, code, out)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
