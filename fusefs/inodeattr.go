@@ -49,12 +49,22 @@ func (s *nodeFS) fillEntry(out *fuse.EntryOut, n *inode, a *agent.NodeAttr, age 
 	s.fill(&out.Attr, n, a)
 	out.NodeId = n.id
 	out.SetEntryTimeout(max(s.opts.EntryTimeout-age, 0))
-	out.SetAttrTimeout(max(s.opts.AttrTimeout-age, 0))
+	out.SetAttrTimeout(s.attrTimeout(n, a, age))
 }
 
 func (s *nodeFS) fillAttr(out *fuse.AttrOut, n *inode, a *agent.NodeAttr, age time.Duration) {
 	s.fill(&out.Attr, n, a)
-	out.SetTimeout(max(s.opts.AttrTimeout-age, 0))
+	out.SetTimeout(s.attrTimeout(n, a, age))
+}
+
+// attrTimeout is for how long the kernel may keep attributes. Each name of a
+// symlink is a file of its own for it, so what happens to one it would not see
+// at the others.
+func (s *nodeFS) attrTimeout(n *inode, a *agent.NodeAttr, age time.Duration) time.Duration {
+	if n.kind() == syscall.S_IFLNK && a.Nlink > 1 {
+		return 0
+	}
+	return max(s.opts.AttrTimeout-age, 0)
 }
 
 // learn keeps the attributes that the guest told.

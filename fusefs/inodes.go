@@ -198,6 +198,14 @@ func (t *inodes) remove(parent *inode, name string) {
 	}
 }
 
+// mistrust makes listings worthless: a file has changed, and which one is not
+// known.
+func (t *inodes) mistrust() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lost = time.Now()
+}
+
 // rename moves what is known under one name to another, and with exchange the
 // other way as well.
 func (t *inodes) rename(from *inode, name string, to *inode, newName string, exchange bool) {

@@ -120,7 +120,7 @@ func (s *nodeFS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.A
 	if st := s.quiesce(cancel, &n.queue); !st.Ok() {
 		return st
 	}
-	if a, age, ok := n.recall(); ok && age < s.fresh() {
+	if a, age, ok := n.recall(); ok && age < s.fresh() && (a.Nlink == 1 || n.kind() == syscall.S_IFDIR) {
 		s.fillAttr(out, n, &a, age)
 		return fuse.OK
 	}

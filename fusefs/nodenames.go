@@ -150,6 +150,9 @@ func (s *nodeFS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out 
 	}
 	_, errno = s.settleNew(at, results[i].(*agent.NodeEntryResult), out)
 	n.changed()
+	if n.kind() == syscall.S_IFLNK {
+		s.forgetAttr(n.id)
+	}
 	return fuse.Status(errno)
 }
 
@@ -223,6 +226,8 @@ func (s *nodeFS) remove(ctx context.Context, in *fuse.InHeader, name string, op 
 	}
 	if n := s.inodes.child(at.dir, name); n != nil {
 		n.touch() // its link count
+	} else {
+		s.inodes.mistrust()
 	}
 	s.inodes.remove(at.dir, name)
 	at.dir.touch()

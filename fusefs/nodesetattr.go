@@ -36,18 +36,28 @@ func (s *nodeFS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.A
 		if in.Size > math.MaxInt64 {
 			return fuse.EINVAL
 		}
-		if mode, drop := n.withoutSetID(); drop && in.Valid&fuse.FATTR_KILL_SUIDGID != 0 && op.Valid&agent.NodeSetMode == 0 {
+		if mode, drop := n.withoutSetID(s.ids.gid.guest(in.InHeader.Gid)); drop && in.Valid&fuse.FATTR_KILL_SUIDGID != 0 && op.Valid&agent.NodeSetMode == 0 {
 			op.Valid |= agent.NodeSetMode
 			op.Mode = mode
 		}
 	}
 	if op.Valid == 0 {
+		// A chown that names nobody, which moves the time of change and takes
+		// set-id bits away all the same, or the kernel before a write, which
+		// will say so itself.
 		a, err := s.getAttr(ctx, n)
 		if err != nil {
 			return s.status(ctx, err)
 		}
-		s.fillAttr(out, n, &a, 0)
-		return fuse.OK
+		caller := s.ids.uid.guest(in.InHeader.Uid)
+		if caller != 0 && caller != a.UID || n.kind() == syscall.S_IFLNK {
+			s.fillAttr(out, n, &a, 0)
+			return fuse.OK
+		}
+		op.Valid, op.Mode = agent.NodeSetMode, a.Mode&0o7777
+		if mode, drop := n.withoutSetID(s.ids.gid.guest(in.InHeader.Gid)); drop && n.kind() != syscall.S_IFDIR {
+			op.Mode = mode
+		}
 	}
 	p, err := s.plan()
 	if err != nil {

@@ -175,7 +175,7 @@ func (s *nodeFS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut
 	var keep bool
 	var err error
 	if writes {
-		f, keep, err = s.openWrite(ctx, n, flags, in.Mode&fuse.OPEN_KILL_SUIDGID != 0)
+		f, keep, err = s.openWrite(ctx, n, flags, in)
 	} else {
 		f, keep, err = s.openRead(ctx, n, flags)
 	}
@@ -242,7 +242,7 @@ func (s *nodeFS) openRead(ctx context.Context, n *inode, flags uint32) (f *openF
 	return f, keep, nil
 }
 
-func (s *nodeFS) openWrite(ctx context.Context, n *inode, flags uint32, kill bool) (f *openFile, keep bool, err error) {
+func (s *nodeFS) openWrite(ctx context.Context, n *inode, flags uint32, in *fuse.OpenIn) (f *openFile, keep bool, err error) {
 	version := n.versionNow()
 	p, err := s.plan()
 	if err != nil {
@@ -265,8 +265,8 @@ func (s *nodeFS) openWrite(ctx context.Context, n *inode, flags uint32, kill boo
 		return nil, false, err
 	}
 	h := p.add(&agent.NodeOpen{Node: node, Flags: flags})
-	if truncates && kill {
-		if mode, drop := n.withoutSetID(); drop {
+	if truncates && in.Mode&fuse.OPEN_KILL_SUIDGID != 0 {
+		if mode, drop := n.withoutSetID(s.ids.gid.guest(in.Gid)); drop {
 			p.add(&agent.NodeSetAttr{Target: node, Valid: agent.NodeSetMode, Mode: mode})
 		}
 	}
@@ -310,16 +310,46 @@ func (s *nodeFS) observe(n *inode, a *agent.NodeAttr, version uint64) (keep bool
 	return keep
 }
 
-// withoutSetID returns the mode that is left when set-id bits go, and whether
-// there are any.
-func (n *inode) withoutSetID() (uint32, bool) {
+// withoutSetID returns the mode that is left when somebody of a group of the
+// guest changes the file and set-id bits go, and whether there are any. Other
+// groups of his are not known here.
+func (n *inode) withoutSetID(gid uint32) (uint32, bool) {
 	a, _, _ := n.recall()
 	mode := a.Mode & 0o7777
 	kept := mode &^ syscall.S_ISUID
-	if mode&0o010 != 0 {
+	if mode&0o010 != 0 || gid != a.GID {
 		kept &^= syscall.S_ISGID
 	}
 	return kept, kept != mode
+}
+
+// dropSetID takes set-id bits away that the guest's own rule for writes, which
+// knows no groups, would leave.
+func (s *nodeFS) dropSetID(ctx context.Context, n *inode, gid uint32) error {
+	mode, drop := n.withoutSetID(gid)
+	if !drop {
+		return nil
+	}
+	p, err := s.plan()
+	if err != nil {
+		return err
+	}
+	ref, err := p.sure(ctx, n)
+	if err != nil {
+		return err
+	}
+	i := p.add(&agent.NodeSetAttr{Target: ref, Valid: agent.NodeSetMode, Mode: mode})
+	results, err := p.run(ctx, nil)
+	if err != nil {
+		return err
+	}
+	a := results[i].(*agent.NodeAttrResult).Attr
+	if errno := n.accept(&a); errno != 0 {
+		return errno
+	}
+	n.learn(&a)
+	s.spawn(func() { s.forgetAttr(n.id) })
+	return nil
 }
 
 // Release closes the file. Nobody waits for it, so errors were for Flush.
@@ -390,14 +420,14 @@ func (s *nodeFS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (u
 	kills := in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0
 	if kills {
 		f.killPriv()
+		if err := s.dropSetID(ctx, f.n, s.ids.gid.guest(in.Gid)); err != nil {
+			return 0, s.status(ctx, err)
+		}
 	}
 	defer f.n.changed()
 	if f.flags&agent.NodeAppend == 0 && !s.strict() {
 		if err := s.enqueue(ctx, &f.n.queue, f, int64(in.Offset), data); err != nil {
 			return 0, s.status(ctx, err)
-		}
-		if _, drop := f.n.withoutSetID(); drop && kills {
-			s.spawn(func() { s.forgetAttr(f.n.id) })
 		}
 		return uint32(len(data)), fuse.OK
 	}
