@@ -51,6 +51,7 @@ type App struct {
 	ticking bool
 	now     time.Time
 	help    bool
+	helpAt  int
 	toast   string
 	alert   bool // the toast is about a failure
 	toastAt time.Time
@@ -72,6 +73,7 @@ type App struct {
 	sessions  []turn.Info
 	session   string // id; "": none yet
 	starting  bool   // a question is on its way
+	stopping  bool   // the user stopped the turn
 	queued    []string
 	lastAsked string
 	cpu       []float64
@@ -105,6 +107,7 @@ type (
 		err  error
 	}
 	refreshMsg struct{}
+	trimMsg    struct{} // memory is short: what is in the transcript need not be held
 	frameMsg   time.Time
 	doneMsg    struct { // something that was asked for has ended
 		box, text string
@@ -188,6 +191,8 @@ func (a *App) update(m tea.Msg) tea.Cmd {
 		a.ticking = false
 		a.frame++
 
+	case trimMsg:
+		a.conv.Forget()
 	case boxesMsg:
 		return a.listedBoxes(m)
 	case refreshMsg:
@@ -335,10 +340,11 @@ func (a *App) happened(events []turn.Event) tea.Cmd {
 	if a.conv.Ended == ended || a.conv.Busy() {
 		return nil
 	}
-	canceled := false
+	canceled := a.stopping
+	a.stopping = false
 	for i := range events {
 		if events[i].Kind == turn.KindEnd {
-			canceled = events[i].Status == turn.StatusCanceled
+			canceled = canceled || events[i].Status == turn.StatusCanceled
 		}
 	}
 	var cmds []tea.Cmd

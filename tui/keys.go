@@ -13,14 +13,14 @@ func (a *App) key(k tea.KeyPressMsg) tea.Cmd {
 		a.quitAt = time.Time{}
 	}
 	switch {
-	case a.tab == tabShell && !a.help && a.dialog == nil && a.pager == nil:
+	case a.tab == tabShell && !a.help && a.dialog == nil:
 		return a.shellKey(k)
 	case name == "ctrl+c":
 		return a.interrupt()
 	case a.panel.Open():
 		return a.panel.Key(k)
 	case a.help:
-		a.help = false
+		a.helpKey(name)
 		return nil
 	case a.dialog != nil:
 		d := a.dialog
@@ -65,6 +65,22 @@ func (a *App) key(k tea.KeyPressMsg) tea.Cmd {
 		}
 	}
 	return a.plainKey(k)
+}
+
+// helpKey scrolls the help, or leaves it.
+func (a *App) helpKey(name string) {
+	switch name {
+	case "up", "k":
+		a.helpAt--
+	case "down", "j":
+		a.helpAt++
+	case "pgup":
+		a.helpAt -= max(a.h-4, 1)
+	case "pgdown", "space":
+		a.helpAt += max(a.h-4, 1)
+	default:
+		a.help, a.helpAt = false, 0
+	}
 }
 
 // plainKey are the keys of tabs in which nothing is typed.

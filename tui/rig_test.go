@@ -167,6 +167,8 @@ type guest struct {
 	c    net.Conn
 	turn string
 	next int
+
+	canceled bool
 }
 
 func (g *guest) send(id, method string, body any) {
@@ -177,8 +179,11 @@ func (g *guest) send(id, method string, body any) {
 	if err != nil {
 		return
 	}
-	b, err := turnrpc.Append(nil, f)
-	if err == nil {
+	g.write(f)
+}
+
+func (g *guest) write(f *turnrpc.Frame) {
+	if b, err := turnrpc.Append(nil, f); err == nil {
 		g.c.Write(b)
 	}
 }
@@ -196,6 +201,7 @@ func (g *guest) call(method string, body any, result any) bool {
 	for {
 		f, err := turnrpc.Read(g.c)
 		if err != nil || f.Method == turnrpc.MethodCancelTurn {
+			g.canceled = true
 			return false
 		}
 		if f.ID == id {
@@ -217,8 +223,12 @@ func (g *guest) serve(config turnrpc.GuestConfig) {
 		if f.Method == turnrpc.MethodUserTurn {
 			var p turnrpc.UserTurn
 			f.DecodeParams(&p)
-			g.turn = f.ID
+			g.turn, g.canceled = f.ID, false
 			g.obey(p.Text)
+			if g.canceled {
+				g.write(turnrpc.Fail(f.ID, turnrpc.CodeCanceled, "turn canceled"))
+				continue
+			}
 			g.event(turnrpc.AgentEvent{Kind: "result", StopReason: "end_turn", Usage: &turnrpc.Usage{InputTokens: 1240, OutputTokens: 310}})
 			g.event(turnrpc.AgentEvent{Kind: "done"})
 		}
@@ -320,6 +330,7 @@ func (g *guest) obey(prompt string) {
 	case "hang":
 		g.say("Thinking about it.")
 		turnrpc.Read(g.c)
+		g.canceled = true
 	default:
 		g.say("You said: " + prompt)
 	}

@@ -115,6 +115,7 @@ func (a *App) stop() tea.Cmd {
 		return nil
 	}
 	t, session, name := a.turns, a.session, a.conv.Active
+	a.stopping = true
 	a.say("stopping the turn", nil)
 	return func() tea.Msg { return doneMsg{err: t.Stop(session, name)} }
 }

@@ -127,7 +127,7 @@ func (a *App) viewTurns(w, h int) ([]string, *tea.Cursor) {
 		below = append(below, pane.Fit(text, w))
 		cursor = tea.NewCursor(min(pane.Width(text), w-1), at)
 	case a.browse:
-		below = append(below, a.theme.Dim.Render(pane.Fit(" reading"+prefixed(" · ", a.conv.Position()), w)))
+		below = append(below, a.theme.Dim.Render(pane.Fit(" reading", w)))
 	default:
 		lines, c := a.comp.View(w, max(h/2, 1))
 		if c != nil {
@@ -152,13 +152,6 @@ func (a *App) viewTurns(w, h int) ([]string, *tea.Cursor) {
 		cursor.Y += len(lines)
 	}
 	return append(lines, below...), cursor
-}
-
-func prefixed(p, s string) string {
-	if s == "" {
-		return ""
-	}
-	return p + s
 }
 
 // rule divides what was said from what is being written.
@@ -353,7 +346,7 @@ func (a *App) footerKeys() string {
 	case a.panel.Open():
 		return "n · r · y · s · e everything · ↑ ↓ scroll"
 	case a.help:
-		return "any key goes back"
+		return "↑ ↓ scroll · any other key goes back"
 	case a.dialog != nil, a.pager != nil:
 		return "Esc back"
 	}

@@ -107,6 +107,15 @@ func (c *Conversation) trim() {
 	c.dropped, c.extra = true, 0
 }
 
+// Forget drops all but the last entries; they can be read back.
+func (c *Conversation) Forget() {
+	const keep = 5
+	if n := len(c.entries) - keep; n > 0 && c.Active == "" {
+		c.entries = append([]*entry(nil), c.entries[n:]...)
+		c.dropped, c.extra, c.selected, c.top = true, 0, -1, 0
+	}
+}
+
 // Begin says that the events before seq exist, but were not read.
 func (c *Conversation) Begin(seq uint64) {
 	c.seq = seq
@@ -250,6 +259,9 @@ func (c *Conversation) Toggle() {
 	if i >= 0 && i < len(c.entries) {
 		c.entries[i].open = !c.entries[i].open
 		c.entries[i].touch()
+		if i == c.selected {
+			c.show(i)
+		}
 	}
 }
 

@@ -30,7 +30,7 @@ type Part struct {
 }
 
 // Spaces in a row that are shown as they are; more are shown as a number.
-const maxSpaces = 3
+const maxSpaces = 8
 
 // String is the text as it is shown where there are no styles.
 func (t Inspected) String() string {
