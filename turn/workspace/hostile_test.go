@@ -118,6 +118,9 @@ func TestInterruptedBring(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	r.helper = honest
+	if err := r.Snapshot(within(t), r.c, Snapshot{}); err == nil {
+		t.Error("half a project became a baseline")
+	}
 	r.bring(dir, Options{})
 	same(t, "file", get(t, r.tree+"/file"), "1")
 	same(t, "changes", r.changes(), "")

@@ -23,7 +23,7 @@ func (w *Workspace) Adopt(ctx context.Context, c *agentclient.Client) (Baseline,
 		return Baseline{}, err
 	}
 	defer unlock()
-	if s, err := w.load(); !errors.Is(err, ErrNone) {
+	if s, err := w.load(); !errors.Is(err, ErrNone) || err == errInterrupted {
 		return s.Baseline, err
 	}
 	return w.adopt(ctx, c)

@@ -25,7 +25,7 @@ func (w *Workspace) Snapshot(ctx context.Context, c *agentclient.Client, s Snaps
 	}
 	defer unlock()
 	st, err := w.load()
-	if errors.Is(err, ErrNone) {
+	if errors.Is(err, ErrNone) && err != errInterrupted {
 		if empty, err := w.look(ctx, c); err != nil {
 			return err
 		} else if empty && !w.exists(ctx, c) {

@@ -34,6 +34,9 @@ var (
 	ErrNoGit = errors.New("git is needed on the host for workspaces and was not found: install it")
 )
 
+// errInterrupted reports a workspace that is only half there.
+var errInterrupted = fmt.Errorf("%w: bringing it in was interrupted; do it again with `msb up --workspace DIR`", ErrNone)
+
 // Workspace is the host's side of one sandbox's workspace. Calls of several
 // processes wait for each other.
 type Workspace struct {
@@ -142,7 +145,7 @@ func (w *Workspace) load() (state, error) {
 		return s, fmt.Errorf("state of the workspace %s has version %d, this msb knows %d", w.dir, s.Version, stateVersion)
 	}
 	if !s.Complete {
-		return s, fmt.Errorf("%w: bringing it in was interrupted; do it again with `msb up --workspace DIR`", ErrNone)
+		return s, errInterrupted
 	}
 	return s, nil
 }
