@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"msb/agentclient"
 	"msb/protocol/agent"
@@ -12,8 +13,12 @@ import (
 // forgetBatch is how many lookups are given back in one operation.
 const forgetBatch = 1024
 
+// farewellPause is how long handles and lookups wait for more to go with them.
+const farewellPause = 5 * time.Millisecond
+
 // farewell gives back what nobody needs any more: handles and lookups. One
-// request is under way at a time, so that what comes meanwhile goes together.
+// request is under way at a time, so that what comes meanwhile goes together. A handle that was written to or is locked
+// is closed at once elsewhere: others wait for that.
 type farewell struct {
 	s *nodeFS
 
@@ -29,6 +34,11 @@ func (w *farewell) init(s *nodeFS) { w.s = s }
 // close closes a handle of the guest.
 func (w *farewell) close(handle agent.NodeRef, epoch uint64) {
 	w.add(epoch, []agent.NodeOp{&agent.NodeClose{Handle: handle}}, nil)
+}
+
+// closeNow closes a handle without waiting for others.
+func (w *farewell) closeNow(handle agent.NodeRef, epoch uint64) {
+	w.s.spawn(func() { w.send(epoch, []agent.NodeOp{&agent.NodeClose{Handle: handle}}) })
 }
 
 // forget gives back lookups.
@@ -56,6 +66,11 @@ func (w *farewell) add(epoch uint64, closes []agent.NodeOp, forgets []agent.Node
 
 func (w *farewell) run() {
 	for {
+		select {
+		case <-time.After(farewellPause):
+		case <-w.s.ctx.Done():
+			return
+		}
 		w.mu.Lock()
 		n := min(len(w.closes), agent.MaxNodeOps-1)
 		ops := append([]agent.NodeOp(nil), w.closes[:n]...)

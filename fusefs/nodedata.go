@@ -24,6 +24,7 @@ func (s *nodeFS) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.Lseek
 	if err != nil {
 		return s.status(ctx, err)
 	}
+	defer f.done()
 	results, err := s.do(ctx, c, &agent.NodeSeek{Handle: ref, Offset: in.Offset, Whence: in.Whence})
 	if err != nil {
 		return s.status(ctx, err)
@@ -53,6 +54,7 @@ func (s *nodeFS) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.St
 	if err != nil {
 		return s.status(ctx, err)
 	}
+	defer f.done()
 	defer f.n.changed()
 	_, err = s.do(ctx, c, &agent.NodeAllocate{Handle: ref, Mode: in.Mode, Offset: in.Offset, Len: in.Length})
 	return s.status(ctx, err)
@@ -82,10 +84,12 @@ func (s *nodeFS) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn)
 	if err != nil {
 		return 0, s.status(ctx, err)
 	}
+	defer from.done()
 	d, dst, err := to.remote(ctx)
 	if err != nil {
 		return 0, s.status(ctx, err)
 	}
+	defer to.done()
 	if c.epoch != d.epoch {
 		return 0, fuse.Status(syscall.EIO)
 	}

@@ -23,6 +23,7 @@ func (s *nodeFS) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) f
 	if err != nil {
 		return s.status(ctx, err)
 	}
+	defer f.done()
 	results, err := s.do(ctx, c, &agent.NodeTestLock{Handle: ref, Type: in.Lk.Typ, Start: in.Lk.Start, Len: lockLen(&in.Lk), Owner: in.Owner})
 	if err != nil {
 		return s.status(ctx, err)
@@ -80,6 +81,7 @@ func (s *nodeFS) setLock(ctx context.Context, in *fuse.LkIn, wait bool) fuse.Sta
 	if err != nil {
 		return s.status(ctx, err)
 	}
+	defer f.done()
 	if op.Type != agent.NodeUnlock {
 		f.mu.Lock()
 		f.locked = true

@@ -22,8 +22,10 @@ func (s *nodeFS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.A
 	if errno != 0 {
 		return fuse.Status(errno)
 	}
-	if st := s.quiesce(cancel, &n.queue); !st.Ok() {
-		return st
+	if in.Valid&fuse.FATTR_SIZE != 0 || in.Valid&attrBits == 0 || !n.queue.small() {
+		if st := s.quiesce(cancel, &n.queue); !st.Ok() {
+			return st
+		}
 	}
 	ctx, end := s.nameOp(cancel)
 	defer end()
@@ -68,6 +70,21 @@ func (s *nodeFS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.A
 	}
 	if err != nil {
 		return s.status(ctx, err)
+	}
+	if op.Target >= agent.MaxNodeOps {
+		answer, err := s.deliver(ctx, n, op)
+		if err != nil {
+			n.changed()
+			return s.status(ctx, err)
+		}
+		if answer != nil {
+			if errno := n.accept(&answer.Attr); errno != 0 {
+				return fuse.Status(errno)
+			}
+			n.learn(&answer.Attr)
+			s.fillAttr(out, n, &answer.Attr, 0)
+			return fuse.OK
+		}
 	}
 	i := p.add(op)
 	n.changed()

@@ -38,6 +38,8 @@ type openFile struct {
 	locked bool  // holds or held locks, which end with the guest's handle
 	kill   bool  // writes take set-id bits away
 	fault  error // first write that could not be stored
+	users  int   // of ref; it is not closed before they are done
+	wrote  bool  // data went through ref
 }
 
 // small is a whole file that was read when it was opened.
@@ -110,7 +112,7 @@ func (s *nodeFS) newOpen(n *inode, flags uint32) *openFile {
 }
 
 // remote returns the guest's handle of f, opening it when there is none in this
-// session.
+// session. The caller calls done when there is no error.
 func (f *openFile) remote(ctx context.Context) (conn, agent.NodeRef, error) {
 	c, err := f.s.conn()
 	if err != nil {
@@ -122,6 +124,7 @@ func (f *openFile) remote(ctx context.Context) (conn, agent.NodeRef, error) {
 	case f.lost:
 		return c, 0, syscall.ESTALE
 	case f.ref != 0 && f.epoch == c.epoch:
+		f.users++
 		return c, f.ref, nil
 	case f.ref != 0 && f.locked:
 		f.lost = true // somebody else may have had the lock meanwhile
@@ -134,6 +137,7 @@ func (f *openFile) remote(ctx context.Context) (conn, agent.NodeRef, error) {
 		var results []agent.NodeResult
 		if results, err = p.run(ctx, nil); err == nil {
 			f.ref, f.epoch = results[i].(*agent.NodeHandleResult).Handle, c.epoch
+			f.users++
 			return c, f.ref, nil
 		}
 	}
@@ -143,11 +147,46 @@ func (f *openFile) remote(ctx context.Context) (conn, agent.NodeRef, error) {
 	return c, 0, err
 }
 
+// done ends a use of the guest's handle.
+func (f *openFile) done() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.users--
+}
+
+// detach takes the guest's handle away to be closed, when nobody needs just this
+// one: it is opened again if more is to be done. A program in the guest can then
+// run what has been written and closed here at once.
+func (f *openFile) detach(epoch uint64) agent.NodeRef {
+	a, _, known := f.n.recall()
+	parent, _ := f.s.inodes.where(f.n)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ref == 0 || f.epoch != epoch || f.users > 0 || f.locked || f.lost || parent == nil || known && a.Nlink == 0 {
+		return 0
+	}
+	ref := f.ref
+	f.ref, f.wrote = 0, false
+	return ref
+}
+
+// usable returns the guest's handle if it is open in a session.
+func (f *openFile) usable(epoch uint64) agent.NodeRef {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lost || f.epoch != epoch {
+		return 0
+	}
+	return f.ref
+}
+
 // hold makes sure that the open files of n stay readable when its last name
 // goes away.
 func (s *nodeFS) hold(ctx context.Context, n *inode) error {
 	for _, f := range n.opened() {
-		if _, _, err := f.remote(ctx); err != nil && !errors.Is(err, syscall.ESTALE) {
+		if _, _, err := f.remote(ctx); err == nil {
+			f.done()
+		} else if !errors.Is(err, syscall.ESTALE) {
 			return err
 		}
 	}
@@ -370,7 +409,9 @@ func (s *nodeFS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	f.ahead.close()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.ref != 0 {
+	if f.ref != 0 && (f.locked || f.flags&syscall.O_ACCMODE != agent.NodeReadOnly) {
+		s.farewell.closeNow(f.ref, f.epoch)
+	} else if f.ref != 0 {
 		s.farewell.close(f.ref, f.epoch)
 	}
 	f.ref, f.lost = 0, true
@@ -446,7 +487,7 @@ func (s *nodeFS) Writev(<-chan struct{}, *fuse.WriteIn, [][]byte) (uint32, fuse.
 }
 
 // Flush is called at each close(2). The guest is asked only when there is
-// something for it: data, or locks to drop.
+// something for it: data, locks to drop, or a handle that was written to.
 func (s *nodeFS) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	f, errno := s.opens.file(in.Fh)
 	if errno != 0 {
@@ -455,7 +496,10 @@ func (s *nodeFS) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	f.n.mu.Lock()
 	locked := f.n.locked
 	f.n.mu.Unlock()
-	if f.n.queue.idle() && !locked {
+	f.mu.Lock()
+	wrote := f.wrote
+	f.mu.Unlock()
+	if f.n.queue.idle() && !locked && !wrote {
 		if err := f.failure(); err != nil {
 			return fuse.Status(s.errno(s.ctx, err))
 		}
@@ -463,18 +507,93 @@ func (s *nodeFS) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	}
 	ctx, end := s.dataOp(cancel)
 	defer end()
-	err := f.n.queue.drain(ctx)
+	_, err := s.deliver(ctx, f.n, nil)
 	if locked {
 		if c, ref, rerr := f.remote(ctx); rerr == nil {
 			if _, ferr := s.do(ctx, c, &agent.NodeFlush{Handle: ref, Owner: in.LockOwner}); err == nil {
 				err = ferr
 			}
+			f.done()
+		}
+	}
+	f.mu.Lock()
+	wrote = f.wrote
+	f.mu.Unlock()
+	if wrote {
+		if cerr := s.closeWritten(ctx, f); err == nil {
+			err = cerr
 		}
 	}
 	if err == nil {
 		err = f.failure()
 	}
 	return s.status(ctx, err)
+}
+
+// closeWritten closes the guest's handle of a file that was written to.
+func (s *nodeFS) closeWritten(ctx context.Context, f *openFile) error {
+	c, err := s.conn()
+	if err != nil {
+		return err
+	}
+	ref := f.detach(c.epoch)
+	if ref == 0 {
+		return nil
+	}
+	_, err = s.do(ctx, c, &agent.NodeClose{Handle: ref})
+	return err
+}
+
+// deliver sees that the guest has all data of n. A small piece that waits goes in
+// one request with then, if that is not nil, and with the close of its handle.
+// It returns the answer to then, nil when that is still to be sent.
+func (s *nodeFS) deliver(ctx context.Context, n *inode, then *agent.NodeSetAttr) (*agent.NodeAttrResult, error) {
+	p := n.queue.steal()
+	if p == nil {
+		return nil, n.queue.drain(ctx)
+	}
+	answer, stored, err := s.sendStolen(ctx, p, then)
+	s.finish(&n.queue, p, stored)
+	if err != nil || answer != nil {
+		return answer, err
+	}
+	return nil, n.queue.drain(ctx)
+}
+
+// sendStolen sends a piece of data and what goes with it. stored tells whether
+// the data has arrived, err whether then failed.
+func (s *nodeFS) sendStolen(ctx context.Context, p *piece, then *agent.NodeSetAttr) (answer *agent.NodeAttrResult, stored, err error) {
+	f := p.to.(*openFile)
+	if err := f.failure(); err != nil {
+		return nil, err, nil
+	}
+	c, err := s.conn()
+	if err != nil {
+		return nil, err, nil
+	}
+	ref := f.usable(c.epoch)
+	if ref == 0 {
+		return nil, f.writeAt(ctx, p.buf, p.off), nil
+	}
+	ops := []agent.NodeOp{&agent.NodeWrite{Handle: ref, Offset: uint64(p.off), Data: p.buf, Flags: f.writeFlags()}}
+	if then != nil {
+		ops = append(ops, then)
+	}
+	closing := f.detach(c.epoch)
+	if closing != 0 {
+		ops = append(ops, &agent.NodeClose{Handle: closing})
+	}
+	results, err := s.do(ctx, c, ops...)
+	if closing != 0 && len(results) < len(ops)-1 {
+		s.farewell.close(closing, c.epoch)
+	}
+	switch {
+	case err != nil && (len(results) == 0 || len(results) == len(ops)-1 && closing != 0):
+		return nil, err, nil // the write, or the close with what it had not told
+	case then != nil && len(results) > 1:
+		return results[1].(*agent.NodeAttrResult), nil, nil
+	}
+	return nil, nil, err
 }
 
 // Fsync returns when the file is on the guest's disk.
@@ -493,6 +612,7 @@ func (s *nodeFS) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	}
 	c, ref, err := f.remote(ctx)
 	if err == nil {
+		defer f.done()
 		_, err = s.do(ctx, c, &agent.NodeSync{Target: ref, DataOnly: in.FsyncFlags&1 != 0})
 	}
 	return s.status(ctx, err)
@@ -504,6 +624,7 @@ func (f *openFile) readAt(ctx context.Context, buf []byte, off int64) (int, erro
 	if err != nil {
 		return 0, err
 	}
+	defer f.done()
 	if len(buf) >= inlineData {
 		if err := f.s.bulk.Acquire(ctx, 1); err != nil {
 			return 0, err
@@ -528,6 +649,8 @@ func (f *openFile) writeAt(ctx context.Context, p []byte, off int64) error {
 	if err != nil {
 		return err
 	}
+	defer f.done()
+	f.writes()
 	_, err = c.WriteAt(ctx, ref, p, off, f.writeFlags())
 	return err
 }
@@ -538,8 +661,16 @@ func (f *openFile) upload(ctx context.Context, r io.Reader, off int64) error {
 	if err != nil {
 		return err
 	}
+	defer f.done()
+	f.writes()
 	_, err = c.Upload(ctx, ref, r, off, f.writeFlags())
 	return err
+}
+
+func (f *openFile) writes() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wrote = true
 }
 
 func (f *openFile) killPriv() {

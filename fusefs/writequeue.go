@@ -29,7 +29,7 @@ type sink interface {
 }
 
 // writeQueue holds the data written to one file until the guest has it. One
-// goroutine sends it in the order it was written: the first bytes at once, and
+// goroutine sends it in the order it was written: the first bytes soon, and
 // what came in the meantime as one stream, so that a fast writer makes long
 // streams and a slow one no delay. A new reader of the file, a question for its
 // attributes, fsync and close wait for it (drain).
@@ -39,7 +39,9 @@ type writeQueue struct {
 	added   uint64        // number of the last piece
 	done    uint64        // number of the last piece that the guest has or refused
 	wanted  uint64        // somebody waits for pieces up to this one
-	running bool          // a goroutine sends
+	running bool          // a goroutine sends, or steal has taken what there was
+	start   func()        // starts the sender; called with mu held
+	cork    *time.Timer   // starts it a moment after a small write; nil: not set
 	moved   chan struct{} // closed when done moves
 	room    *semaphore.Weighted
 }
@@ -86,6 +88,17 @@ func (p *piece) release() {
 // enqueue queues data for a file at off. It waits while too much is queued already.
 func (s *base) enqueue(ctx context.Context, q *writeQueue, to sink, off int64, data []byte) error {
 	q.mu.Lock()
+	if q.start == nil {
+		q.start = func() {
+			if q.cork != nil {
+				q.cork.Stop()
+				q.cork = nil
+			}
+			if !q.running && len(q.pieces) > 0 {
+				q.running = s.spawn(func() { s.send(q) })
+			}
+		}
+	}
 	if q.room == nil {
 		q.room = semaphore.NewWeighted(nodeDirtyLimit)
 	}
@@ -105,6 +118,9 @@ func (s *base) enqueue(ctx context.Context, q *writeQueue, to sink, off int64, d
 			p.grow(data)
 			q.added++
 			p.seq = q.added
+			if len(p.buf) > smallWrite {
+				q.start()
+			}
 			return nil
 		}
 	}
@@ -112,11 +128,68 @@ func (s *base) enqueue(ctx context.Context, q *writeQueue, to sink, off int64, d
 	p := newPiece(to, off, data)
 	p.seq = q.added
 	q.pieces = append(q.pieces, p)
-	if !q.running {
-		q.running = true
-		s.spawn(func() { s.send(q) })
+	switch {
+	case len(q.pieces) > 1 || len(p.buf) > smallWrite:
+		q.start()
+	case q.cork == nil && !q.running:
+		q.cork = time.AfterFunc(corkedFor, func() {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.start()
+		})
 	}
 	return nil
+}
+
+// corkedFor is how long a small write waits for what it can travel with: more of
+// the file, a change of attributes or the close.
+const corkedFor = 2 * time.Millisecond
+
+// steal takes the data that waits, when it is one small piece and nothing is
+// under way, for a request of the caller's, who calls finish after it.
+func (q *writeQueue) steal() *piece {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.running || len(q.pieces) != 1 || len(q.pieces[0].buf) > smallWrite {
+		return nil
+	}
+	if q.cork != nil {
+		q.cork.Stop()
+		q.cork = nil
+	}
+	p := q.pieces[0]
+	q.pieces, q.running = nil, true
+	return p
+}
+
+// finish says what became of a stolen piece.
+func (s *base) finish(q *writeQueue, p *piece, err error) {
+	size := int64(len(p.buf))
+	p.release()
+	s.dirty.Release(size)
+	q.room.Release(size)
+	s.settle(q, p.to, p.seq, err)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.running = false
+	q.start()
+}
+
+// settle notes that everything up to a piece is in the guest or has failed.
+func (s *base) settle(q *writeQueue, to sink, seq uint64, err error) {
+	if err != nil {
+		to.fail(err)
+		s.log.Warn("written data could not be stored in the guest", "error", err)
+		to.dropped()
+	}
+	to.stored()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.done = max(q.done, seq)
+	if q.moved != nil {
+		close(q.moved)
+		q.moved = nil
+	}
 }
 
 // drain waits until everything queued so far is in the guest or has failed.
@@ -124,6 +197,9 @@ func (q *writeQueue) drain(ctx context.Context) error {
 	q.mu.Lock()
 	target := q.added
 	q.wanted = max(q.wanted, target)
+	if q.done < target {
+		q.start()
+	}
 	for q.done < target {
 		if q.moved == nil {
 			q.moved = make(chan struct{})
@@ -157,19 +233,9 @@ func (s *base) send(q *writeQueue) {
 		}
 		err := run.send()
 		if err != nil {
-			run.to.fail(err)
-			s.log.Warn("written data could not be stored in the guest", "error", err)
 			run.discard()
-			run.to.dropped()
 		}
-		run.to.stored()
-		q.mu.Lock()
-		q.done = run.seq
-		if q.moved != nil {
-			close(q.moved)
-			q.moved = nil
-		}
-		q.mu.Unlock()
+		s.settle(q, run.to, run.seq, err)
 	}
 }
 
@@ -284,4 +350,11 @@ func (r *writeRun) discard() {
 		r.takeLocked()
 		r.free()
 	}
+}
+
+// small tells whether steal would take something.
+func (q *writeQueue) small() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return !q.running && len(q.pieces) == 1 && len(q.pieces[0].buf) <= smallWrite
 }
