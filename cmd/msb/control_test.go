@@ -171,7 +171,12 @@ func TestModify(t *testing.T) {
 	if out := b.msb("exec", b.name, "--", "sh", "-c", "echo $COLOUR"); out != "green\n" {
 		t.Errorf("environment %q", out)
 	}
-	if cpus, memory := b.guest(); cpus != 2 || memory < 256 || memory > 384 {
+	// The memory beyond the boot's is plugged when the guest runs already.
+	cpus, memory := b.guest()
+	for end := time.Now().Add(time.Minute); memory < 256 && time.Now().Before(end); cpus, memory = b.guest() {
+		time.Sleep(50 * time.Millisecond)
+	}
+	if cpus != 2 || memory < 256 || memory > 384 {
 		t.Errorf("after the restart %d CPUs and %d MiB", cpus, memory)
 	}
 	if out := b.msb("metrics", b.name); !strings.Contains(out, "of 384 MiB") || !strings.Contains(out, "of 2") {

@@ -153,6 +153,8 @@ func prepare(ctx context.Context, app *app, o *upOptions, steps *progress.Steps)
 	switch {
 	case o.noShell || !app.io.Interactive():
 		steps.More("open it in your editor; `msb shell %s` opens a shell", sb.Name)
+	case o.shell:
+		steps.More("open it in your editor; Ctrl-] leaves the shell, the sandbox keeps running")
 	default:
 		steps.More("open it in your editor; Ctrl-] leaves the screen, the sandbox keeps running")
 	}
