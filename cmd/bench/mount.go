@@ -119,10 +119,9 @@ func (b *bench) contenders(name, dir, backing string) ([]contender, error) {
 	if err := os.WriteFile(script, []byte("#!/bin/sh\nexec /usr/lib/openssh/sftp-server\n"), 0o755); err != nil {
 		return nil, err
 	}
-	loopback := filepath.Join(dir, "loopback")
-	build := exec.Command("go", "build", "-o", loopback, "github.com/hanwen/go-fuse/v2/example/loopback")
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build the loopback file system: %w\n%s", err, out)
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
 	}
 	all := []contender{{name: "msb"}, {name: "sshfs"}, {name: "loopback"}}
 	for i := range all {
@@ -143,7 +142,7 @@ func (b *bench) contenders(name, dir, backing string) ([]contender, error) {
 			}
 		case "loopback":
 			c.up = func(ctx context.Context) error {
-				if err := exec.Command(loopback, "-q", mnt, backing).Start(); err != nil {
+				if err := exec.Command(self, "-loopback", mnt, backing).Start(); err != nil {
 					return err
 				}
 				return waitMounted(ctx, mnt)
