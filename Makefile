@@ -15,7 +15,7 @@ GOFILES      = $(shell git ls-files -co --exclude-standard -- '*.go')
 export CGO_ENABLED := 0
 
 # Debian packages that msb needs at run time. `make deps` installs only those that are missing.
-DEPS := qemu-system-x86 qemu-utils fuse3 e2fsprogs mmdebstrap busybox-static uidmap \
+DEPS := qemu-system-x86 qemu-utils fuse3 e2fsprogs mmdebstrap busybox-static uidmap git \
         debian-archive-keyring ca-certificates xz-utils zstd
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT  := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300
