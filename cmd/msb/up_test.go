@@ -38,7 +38,7 @@ func TestUpWithoutATerminal(t *testing.T) {
 
 func TestUpOpensAShell(t *testing.T) {
 	home := preparedHome(t)
-	p := sit(t, home, nil, append(upArgs(t), "--shell")...)
+	p := sit(t, home, nil, upArgs(t, "--shell")...)
 	p.sees("booted in")
 	p.sees("Ctrl-] leaves the shell")
 	p.sees("$ ")
@@ -46,7 +46,7 @@ func TestUpOpensAShell(t *testing.T) {
 	if code := p.leaves(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	p = sit(t, home, nil, append(upArgs(t), "--shell")...)
+	p = sit(t, home, nil, upArgs(t, "--shell")...)
 	p.sees("$ ")
 	p.types("\x1d")
 	if code := p.leaves(); code != 0 {
