@@ -169,7 +169,7 @@ func (a *app) showSession(ctx context.Context, path string, i turn.Info, asJSON 
 	printer := newEventPrinter(a, asJSON)
 	if text, ok := printer.(*textPrinter); ok {
 		text.err = a.io.Out // one story
-		fmt.Fprintf(a.io.Out, "session %s%s, %s, model %s, %d turns\n", i.ID, inBrackets(i.Name), i.State, visible.Text(i.Model), i.Turns)
+		fmt.Fprintf(a.io.Out, "session %s%s, %s, model %s, turns: %d\n", i.ID, inBrackets(i.Name), i.State, visible.Text(i.Model), i.Turns)
 	}
 	err := turn.ReadTranscript(path, func(e turn.Event) bool {
 		if text, ok := printer.(*textPrinter); ok {
