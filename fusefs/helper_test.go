@@ -81,7 +81,9 @@ func serveGuest() {
 	if err := os.Chmod(c.Socket, 0o666); err != nil {
 		fail(err)
 	}
-	if c.Script != "" {
+	if c.Script == lyingNodes {
+		go (&peer{nodes: newLiar()}).serve(l)
+	} else if c.Script != "" {
 		script := scripts[c.Script]
 		if script == nil {
 			fail(fmt.Errorf("no script %q", c.Script))

@@ -196,7 +196,8 @@ func (d *openDir) take(ctx context.Context, b *batch) error {
 		return b.err
 	}
 	d.read += len(b.entries)
-	if d.read > maxEntries {
+	stuck := len(b.entries) > 0 && b.entries[len(b.entries)-1].Offset == b.from
+	if d.read > maxEntries || stuck {
 		d.s.log.Warn("a directory of the guest has no end", "inode", d.n.ino)
 		return syscall.EIO
 	}

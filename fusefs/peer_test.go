@@ -16,6 +16,7 @@ import (
 // service, unless script answers in its place.
 type peer struct {
 	script func(op agent.FSOp) (agent.FSResponsePayload, bool)
+	nodes  *liar // nil: without msb.fs
 }
 
 const peerGeneration = 9
@@ -36,7 +37,11 @@ func (p *peer) serveConn(conn net.Conn, slot int) {
 	out := &peerOut{conn: conn}
 	start, end := frame.Range(slot)
 	head := []byte{byte(start >> 24), byte(start >> 16), byte(start >> 8), byte(start), byte(end >> 24), byte(end >> 16), byte(end >> 8), byte(end)}
-	head, err := agent.AppendFrame(head, 0, agent.Ready, peerGeneration, agent.ReadyPayload{})
+	var ready agent.ReadyPayload
+	if p.nodes != nil {
+		ready.Extensions = agent.Extensions{agent.ExtFS: 1}
+	}
+	head, err := agent.AppendFrame(head, 0, agent.Ready, peerGeneration, ready)
 	if err != nil {
 		panic(err)
 	}
@@ -79,6 +84,11 @@ func (p *peer) serveConn(conn net.Conn, slot int) {
 				}
 			}
 			service.Request(owner, f.ID, e.V, e.P, func() {})
+		case agent.NodeRequest:
+			var req agent.NodeRequestPayload
+			if p.nodes != nil && agent.DecodePayload(e.P, &req) == nil {
+				out.Send(f.ID, agent.NodeResponse, p.nodes.answer(req))
+			}
 		case agent.FSData:
 			var d agent.Data
 			if agent.DecodePayload(e.P, &d) == nil {
