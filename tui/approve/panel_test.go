@@ -1,9 +1,12 @@
 package approve
 
 import (
+	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
@@ -264,6 +267,48 @@ func TestMCP(t *testing.T) {
 	for _, want := range []string{"MCP call", `tracker\x1b]0;x\a`, `"q": "flaky"`, `\u202e`, `because (model): "\x1b[2J look"`} {
 		if !strings.Contains(strings.Join(strings.Fields(screen), " "), strings.Join(strings.Fields(want), " ")) {
 			t.Errorf("%q is missing:\n%s", want, screen)
+		}
+	}
+}
+
+// Whatever is asked for, the panel keeps its shape, and an escape stands for
+// everything that would not be seen.
+func TestSpoofing(t *testing.T) {
+	b, err := os.ReadFile("../testdata/spoof.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.SplitSeq(strings.TrimSpace(string(b)), "\n") {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		var s string
+		if err := json.Unmarshal([]byte(line), &s); err != nil {
+			t.Fatal(err)
+		}
+		args, _ := json.Marshal(map[string]string{s: s})
+		for _, q := range []approval.Request{
+			{ID: "c", Kind: approval.KindCommand, Command: s, Workdir: s, User: s, Reason: s, Matches: s, Session: s, Turn: s, Tool: s, ToolID: s},
+			{ID: "m", Kind: approval.KindMCP, Server: s, MCPTool: s, Arguments: args, Reason: s},
+			{ID: "r", Kind: approval.KindMCP, Server: "s", MCPTool: "t", Arguments: []byte(s)}, {ID: "k", Kind: s},
+		} {
+			for _, z := range [][2]int{{80, 22}, {120, 38}, {40, 10}} {
+				r := newRig(q)
+				for range 2 {
+					for _, l := range r.View(z[0], z[1]) {
+						text := ansi.Strip(l)
+						if ansi.StringWidth(l) != z[0] || !strings.ContainsAny(text[:3], "┏┃┗") {
+							t.Fatalf("%q: %q", s, text)
+						}
+						for _, c := range text {
+							if !unicode.IsPrint(c) {
+								t.Fatalf("%q: %q holds %q", s, text, c)
+							}
+						}
+					}
+					r.press("e")
+				}
+			}
 		}
 	}
 }

@@ -58,7 +58,10 @@ func (p *Panel) View(w, h int) []string {
 		top = top[:max(room-least, 1)]
 		more := "… e shows everything"
 		if n := len(p.subject.Warnings); n > 0 {
-			more = fmt.Sprintf("! %d warnings, e shows everything", n)
+			more = "! a warning, e shows everything"
+			if n > 1 {
+				more = fmt.Sprintf("! %d warnings, e shows everything", n)
+			}
 		}
 		top[len(top)-1] = t.Alert.Render(more)
 	}

@@ -295,7 +295,7 @@ func (c *Composer) View(w, maxLines int) (lines []string, cursor *tea.Cursor) {
 	if cur := c.area.Cursor(); cur != nil {
 		cur.X += 3
 		cur.Y += above
-		cur.Blink = false
+		cur.Blink, cur.Color = false, nil // the terminal's own colour stays
 		cursor = cur
 	}
 	return lines, cursor

@@ -106,9 +106,9 @@ func (c *Conversation) draw(e *entry, frame int, now time.Time) []string {
 			k.lines = c.drawNote(e)
 		default:
 			k.lines = append([]string{""}, c.drawTool(e)...)
+			k.lines[0] = c.headline(e, frame, now)
 		}
-	}
-	if e.kind == tool {
+	} else if e.kind == tool && (e.state == running || e.state == waiting) {
 		k.lines[0] = c.headline(e, frame, now)
 	}
 	return k.lines
