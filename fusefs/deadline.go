@@ -3,6 +3,7 @@ package fusefs
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -15,30 +16,117 @@ const interruptGrace = 500 * time.Millisecond
 
 var errInterrupted = errors.New("interrupted")
 
+// promptly is how long a request may take before somebody watches over it: most
+// are answered sooner, and a watch costs as much as they do.
+const promptly = 10 * time.Millisecond
+
+// request is the context of one request of the kernel. Value, Deadline and the
+// rest are those of a context that nobody derives from in the common case.
+type request struct {
+	s      *base
+	cancel <-chan struct{}
+	end    time.Time
+	done   chan struct{} // closed when the request ends early
+	over   chan struct{} // closed when it is answered; nil until it is watched
+	watch  *time.Timer
+
+	mu       sync.Mutex
+	err      error
+	answered bool
+}
+
 // bounded returns a context for one request: it ends after limit, with the
 // mount, and interruptGrace after the kernel interrupted the request.
 func (s *base) bounded(cancel <-chan struct{}, limit time.Duration) (context.Context, func()) {
-	ctx, stop := context.WithCancelCause(s.ctx)
-	ctx, stopTimer := context.WithTimeout(ctx, limit)
-	end := func() { stopTimer(); stop(nil) }
-	if cancel == nil {
-		return ctx, end
+	r := &request{s: s, cancel: cancel, end: time.Now().Add(limit), done: make(chan struct{})}
+	r.watch = time.AfterFunc(min(promptly, limit), r.guard)
+	return r, r.answer
+}
+
+func (r *request) Deadline() (time.Time, bool) { return r.end, true }
+func (r *request) Done() <-chan struct{}       { return r.done }
+func (r *request) Value(any) any               { return nil }
+
+func (r *request) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == errInterrupted {
+		return context.Canceled
 	}
-	go func() {
-		select {
-		case <-ctx.Done():
-			return
-		case <-cancel:
-		}
-		grace := time.NewTimer(interruptGrace)
-		defer grace.Stop()
-		select {
-		case <-ctx.Done():
-		case <-grace.C:
-			stop(errInterrupted)
-		}
-	}()
-	return ctx, end
+	return r.err
+}
+
+// interrupted tells whether a context of bounded ended because the kernel
+// interrupted the request.
+func interrupted(ctx context.Context) bool {
+	if r, ok := ctx.(*request); ok {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.err == errInterrupted
+	}
+	return errors.Is(context.Cause(ctx), errInterrupted)
+}
+
+func (r *request) finish(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil && !r.answered {
+		r.err = err
+		close(r.done)
+	}
+}
+
+func (r *request) answer() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.answered {
+		return
+	}
+	r.answered = true
+	r.watch.Stop()
+	if r.err == nil {
+		r.err = context.Canceled
+		close(r.done)
+	}
+	if r.over != nil {
+		close(r.over)
+	}
+}
+
+// guard watches over a request that takes its time. It runs in the goroutine of
+// its timer and ends with the request.
+func (r *request) guard() {
+	r.mu.Lock()
+	if r.answered {
+		r.mu.Unlock()
+		return
+	}
+	r.over = make(chan struct{})
+	r.mu.Unlock()
+	limit := time.NewTimer(time.Until(r.end))
+	defer limit.Stop()
+	select {
+	case <-r.over:
+		return
+	case <-limit.C:
+		r.finish(context.DeadlineExceeded)
+		return
+	case <-r.s.ctx.Done():
+		r.finish(context.Canceled)
+		return
+	case <-r.cancel:
+	}
+	grace := time.NewTimer(interruptGrace)
+	defer grace.Stop()
+	select {
+	case <-r.over:
+	case <-limit.C:
+		r.finish(context.DeadlineExceeded)
+	case <-r.s.ctx.Done():
+		r.finish(context.Canceled)
+	case <-grace.C:
+		r.finish(errInterrupted)
+	}
 }
 
 // nameOp bounds a request for names or attributes.

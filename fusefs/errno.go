@@ -40,7 +40,7 @@ func (s *base) errno(ctx context.Context, err error) syscall.Errno {
 		return syscall.EOPNOTSUPP
 	}
 	switch {
-	case errors.Is(context.Cause(ctx), errInterrupted):
+	case interrupted(ctx):
 		return syscall.EINTR
 	case ctx.Err() != nil && s.link.up():
 		s.log.Warn("the guest did not answer in time", "error", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -14,6 +15,7 @@ const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = time.Second
 	swapLimit  = 100 * time.Millisecond
+	lookEvery  = 10 * time.Millisecond // a connection has ids left for much longer than this
 )
 
 // DialFunc opens a connection to the sandbox. It is called again, with back-off
@@ -30,6 +32,8 @@ type link struct {
 	client  *agentclient.Client // nil: none
 	swapped chan struct{}       // closed when client was replaced by a fresher one
 	join    joinFunc            // may be nil
+
+	looked atomic.Int64 // when the pool was asked last whether to renew the connection
 }
 
 // joinFunc makes a fresh connection usable.
@@ -74,6 +78,10 @@ func (l *link) get() (*agentclient.Client, error) {
 	c := l.current()
 	if c == nil || ended(c) {
 		return nil, syscall.ENOTCONN
+	}
+	now := time.Now().UnixNano()
+	if at := l.looked.Load(); now-at < int64(lookEvery) || !l.looked.CompareAndSwap(at, now) {
+		return c, nil
 	}
 	ctx, stop := context.WithTimeout(context.Background(), swapLimit)
 	defer stop()

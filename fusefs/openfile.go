@@ -234,7 +234,11 @@ func (s *nodeFS) openRead(ctx context.Context, n *inode, flags uint32) (f *openF
 	n.mu.Lock()
 	size, known := n.attr.Size, !n.at.IsZero() && !n.wrote
 	warm := known && n.fill.likely()
+	trusted := warm && s.opts.Alone && time.Since(n.at) < s.opts.AttrTimeout
 	n.mu.Unlock()
+	if trusted {
+		return s.newOpen(n, flags), true, nil
+	}
 	p, err := s.plan()
 	if err != nil {
 		return nil, false, err
