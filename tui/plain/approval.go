@@ -80,13 +80,20 @@ func (m *mode) show(r approval.Request, n int) {
 	if r.Kind == approval.KindMCP {
 		what = "arguments"
 	}
-	p.say(what, fmt.Sprintf("%d lines, %d bytes:", s.Body.Lines, s.Body.Bytes))
+	p.say(what, fmt.Sprintf("%s, %d bytes:", lines(s.Body.Lines), s.Body.Bytes))
 	p.body(s.Body.String())
 	p.say(what, "ends here")
 	if s.Reason != "" {
 		p.say("why, in the model's words", s.Reason)
 	}
 	m.prompt()
+}
+
+func lines(n int) string {
+	if n == 1 {
+		return "1 line"
+	}
+	return fmt.Sprintf("%d lines", n)
 }
 
 // prompt says how to answer; from here on lines count after a while.
