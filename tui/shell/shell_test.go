@@ -2,6 +2,7 @@ package shell
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os/exec"
 	"strings"
@@ -83,13 +84,13 @@ func TestShell(t *testing.T) {
 	drive(t, s, msgs, "A2B")
 	s.Resize(50, 12)
 	drive(t, s, msgs, "A2B")
-	s.Paste("stty size\r")
-	drive(t, s, msgs, "12 50")
+	s.Paste("until [ \"$(stty size)\" = '12 50' ]; do sleep 0.02; done; echo re''sized\r") // the size follows on its own way
+	drive(t, s, msgs, "resized")
 	for _, k := range "seq 100" {
 		s.Key(tea.KeyPressMsg{Code: k, Text: string(k)})
 	}
 	s.Key(tea.KeyPressMsg{Code: tea.KeyEnter})
-	drive(t, s, msgs, "100")
+	drive(t, s, msgs, fmt.Sprintf("\n%-50s\n$", "100")) // all of it, and the prompt after it
 	s.Scroll(-30)
 	if screen := drive(t, s, msgs, "70"); strings.Contains(screen, "100") {
 		t.Error(screen)
