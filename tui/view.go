@@ -15,12 +15,6 @@ import (
 	"msb/vmm/store"
 )
 
-// The smallest screen that everything fits on.
-const (
-	minWidth  = 40
-	minHeight = 12
-)
-
 // View draws the screen.
 func (a *App) View() tea.View {
 	var v tea.View
@@ -72,7 +66,7 @@ func (a *App) screen(w, h int) ([]string, *tea.Cursor) {
 			c.Y += top + 1
 			cursor = c
 		}
-	case a.pager != nil && !a.panel.Open():
+	case a.pager != nil && !a.asks():
 		body = a.pager.view(a.theme, w, room)
 	case a.tab == tabFiles && a.box.State == store.Running:
 		body = a.files.View(w, room)
@@ -95,10 +89,13 @@ func (a *App) screen(w, h int) ([]string, *tea.Cursor) {
 		body = pane.Over(body, d[:min(len(d), room)], (w-dw)/2, max(0, (room-len(d))/3))
 		cursor = nil
 	}
-	if a.panel.Open() && a.tab != tabShell {
+	switch {
+	case a.asks():
 		p := a.panel.View(w, room)
 		body = append(body[:room-len(p):room-len(p)], p...)
 		cursor = nil
+	case a.panel.Open() && a.tab != tabShell:
+		body = append(body[:room-1:room-1], a.banner(w))
 	}
 	out = append(out, body...)
 	return append(out, a.footer(w)), cursor
@@ -301,7 +298,11 @@ func (a *App) banner(w int) string {
 	if a.prefix {
 		return a.theme.Sel.Render(pane.Fit(" Ctrl-] then: 1-5 tab · n new · x end · f screen · Tab next shell · u back · Ctrl-] itself", w))
 	}
-	return a.theme.Focus.Render(pane.Fit(fmt.Sprintf(" APPROVAL WAITS (%d) · Ctrl-] 1 shows it", a.panel.Count()), w))
+	key := "Alt-1"
+	if a.tab == tabShell {
+		key = "Ctrl-] 1"
+	}
+	return a.theme.Focus.Render(pane.Fit(fmt.Sprintf(" APPROVAL WAITS (%d) · %s shows it", a.panel.Count(), key), w))
 }
 
 // footer has the keys of the moment, and what was just said.
@@ -343,7 +344,7 @@ func (a *App) footerKeys() string {
 		return "Enter open a shell · Tab next · ? keys"
 	case a.tab == tabShell:
 		return "Ctrl-] commands (then 1 turns, f screen, n new)"
-	case a.panel.Open():
+	case a.asks():
 		return "n · r · y · s · e everything · ↑ ↓ scroll"
 	case a.help:
 		return "↑ ↓ scroll · any other key goes back"
