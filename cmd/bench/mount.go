@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -270,7 +269,11 @@ func command(ctx context.Context, name string, args ...string) error {
 func makeTree(ctx context.Context, tree, tar string) error {
 	args := []string{"-C", tree, "-cf", tar, "."}
 	if tree == "" {
-		args = []string{"-C", filepath.Join(runtime.GOROOT(), "src"), "-cf", tar, "net", "runtime", "crypto", "internal"}
+		root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
+		if err != nil {
+			return fmt.Errorf("go env GOROOT: %w", err)
+		}
+		args = []string{"-C", filepath.Join(strings.TrimSpace(string(root)), "src"), "-cf", tar, "net", "runtime", "crypto", "internal"}
 	}
 	return command(ctx, "tar", args...)
 }
