@@ -98,6 +98,27 @@ func TestApprovalWhileTyping(t *testing.T) {
 	s.gone("APPROVAL")
 }
 
+// The other tabs can be used to find out what to answer.
+func TestLookAround(t *testing.T) {
+	s := open(t, 80, 24)
+	s.until("Show me around")
+	s.press("ctrl+u", "run make", "enter")
+	s.allowable()
+	s.press("\x1b4")
+	s.until("APPROVAL WAITS (1) · Alt-1 shows it", "events,")
+	s.press("y", "n")
+	time.Sleep(700 * time.Millisecond)
+	s.press("y", "n")
+	s.press("\x1b1")
+	s.until("keys count after")
+	if len(s.rig.gate.Pending()) != 1 {
+		t.Fatal("a key in another tab answered")
+	}
+	s.allowable()
+	s.press("n")
+	s.until("done ·")
+}
+
 // Another front end answers first; the turn ends; the sandbox dies.
 func TestApprovalCloses(t *testing.T) {
 	s := open(t, 80, 24)

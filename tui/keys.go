@@ -17,7 +17,11 @@ func (a *App) key(k tea.KeyPressMsg) tea.Cmd {
 		return a.shellKey(k)
 	case name == "ctrl+c":
 		return a.interrupt()
-	case a.panel.Open():
+	case name == "ctrl+]", name == "ctrl+q":
+		return tea.Quit
+	case len(name) == 5 && name[:4] == "alt+" && name[4] >= '1' && name[4] <= '5':
+		return a.goTab(tab(name[4] - '1'))
+	case a.asks():
 		return a.panel.Key(k)
 	case a.help:
 		a.helpKey(name)
@@ -34,13 +38,9 @@ func (a *App) key(k tea.KeyPressMsg) tea.Cmd {
 			a.pager = nil
 		}
 		return nil
-	case name == "ctrl+]", name == "ctrl+q":
-		return tea.Quit
 	case name == "f1":
 		a.help = true
 		return nil
-	case len(name) == 5 && name[:4] == "alt+" && name[4] >= '1' && name[4] <= '5':
-		return a.goTab(tab(name[4] - '1'))
 	}
 	switch a.tab {
 	case tabTurns:
@@ -66,6 +66,11 @@ func (a *App) key(k tea.KeyPressMsg) tea.Cmd {
 	}
 	return a.plainKey(k)
 }
+
+// asks tells whether the approval panel is on the screen. It is where the turns
+// are, so that the other tabs can be used to find out what to answer; they say
+// that something waits.
+func (a *App) asks() bool { return a.panel.Open() && a.tab == tabTurns }
 
 // helpKey scrolls the help, or leaves it.
 func (a *App) helpKey(name string) {
@@ -118,7 +123,7 @@ func (a *App) goTab(t tab) tea.Cmd {
 
 // interrupt empties the composer, or leaves when it comes twice.
 func (a *App) interrupt() tea.Cmd {
-	if a.tab == tabTurns && !a.comp.Empty() && !a.panel.Open() {
+	if a.tab == tabTurns && !a.comp.Empty() && !a.asks() {
 		a.comp.Reset()
 		return nil
 	}
@@ -309,7 +314,7 @@ func (a *App) paste(text string) tea.Cmd {
 		if s := a.shell(); s != nil && !s.Over() {
 			s.Paste(text)
 		}
-	case a.panel.Open():
+	case a.asks():
 		return a.panel.Paste(text)
 	case a.help || a.dialog != nil || a.pager != nil:
 	case a.search != nil:
@@ -329,7 +334,7 @@ func (a *App) mouse(m tea.MouseMsg) tea.Cmd {
 	e := m.Mouse()
 	switch m.(type) {
 	case tea.MouseClickMsg:
-		if e.Y == 0 && !a.panel.Open() && a.dialog == nil {
+		if e.Y == 0 && a.dialog == nil {
 			if t, ok := a.tabAt(e.X); ok {
 				return a.goTab(t)
 			}
@@ -344,7 +349,7 @@ func (a *App) mouse(m tea.MouseMsg) tea.Cmd {
 		lines = -3
 	}
 	switch {
-	case a.panel.Open():
+	case a.asks():
 		return a.panel.Wheel(lines)
 	case a.pager != nil:
 		a.pager.at += lines

@@ -11,13 +11,16 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
+// framesPerSecond bounds drawing; a key is on the screen within one frame.
+const framesPerSecond = 120
+
 // Run shows the screen until the user leaves it. The terminal is as it was
 // afterwards, whatever ended the screen.
 func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	a := newApp(ctx, o)
-	opts := []tea.ProgramOption{tea.WithContext(ctx)}
+	opts := []tea.ProgramOption{tea.WithContext(ctx), tea.WithFPS(framesPerSecond)}
 	if o.In != nil {
 		opts = append(opts, tea.WithInput(o.In))
 	}
