@@ -3,9 +3,11 @@ package fusefs_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -117,6 +119,28 @@ func openFileThatChangedMeanwhile(t *testing.T, stock bool) {
 	}
 }
 
+// stop stops a process and returns when none of its threads runs any more.
+func stop(t *testing.T, p *os.Process) {
+	t.Helper()
+	must(t, p.Signal(syscall.SIGSTOP))
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		running := 0
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.Pid))
+		must(t, err)
+		for _, status := range threads {
+			if b, err := os.ReadFile(status); err == nil && !strings.Contains(string(b), "\nState:\tT") {
+				running++
+			}
+		}
+		if running == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the process does not stop")
+		}
+	}
+}
+
 func TestHungGuest(t *testing.T) {
 	s := newSandbox(t, func(s *sandbox) {
 		s.opts.NameTimeout, s.opts.DataTimeout = time.Second, time.Second
@@ -124,7 +148,7 @@ func TestHungGuest(t *testing.T) {
 	must(t, os.WriteFile(s.at("f"), []byte("x"), 0o644))
 	f, err := os.OpenFile(s.at("f"), os.O_RDWR, 0)
 	must(t, err)
-	s.agent.cmd.Process.Signal(syscall.SIGSTOP)
+	stop(t, s.agent.cmd.Process)
 	fast(t, 3*time.Second, "stat", func() {
 		_, err := os.Stat(s.at("unknown"))
 		wantErrno(t, "stat", err, syscall.EIO)
