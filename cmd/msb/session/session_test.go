@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 // dial connects to a guest agent behind a relay that run in this process: commands run on this host.
 func dial(t *testing.T) *agentclient.Client {
 	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("the guest agent starts commands as other users, which needs root; the scripts of cmd/msb run commands in real sandboxes")
+	}
 	hostPort, guestPort := portPair(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	var ended sync.WaitGroup
