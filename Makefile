@@ -20,7 +20,7 @@ DEPS := qemu-system-x86 qemu-utils fuse3 e2fsprogs mmdebstrap busybox-static uid
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT  := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300
 
-.PHONY: run test test-user testhome deps build image image-update bench fuzz soak lint fmt clean help
+.PHONY: run test test-user testdeps testhome deps build image image-update bench fuzz soak lint fmt clean help
 
 run: deps build image
 	@$(BIN)/msb up $(NAME)
@@ -69,8 +69,13 @@ TESTENV   = MSB_TEST_HOME=$(TESTHOME) MSB_TEST_LIBRARY=$(TESTHOME) MSB_TEST_VM=1
 testhome: build
 	@MSB_HOME=$(TESTHOME) $(BIN)/msb image build tiny --if-missing
 
+# Programs of a user that the tests drive: a database on the mount, a terminal multiplexer around the screen.
+TESTDEPS := sqlite3 tmux
+testdeps:
+	@$(MAKE) --no-print-directory deps DEPS="$(DEPS) $(TESTDEPS)"
+
 # Two packages at a time, and of those the slow ones boot machines: more would only make them wait for each other.
-test: deps testhome
+test: testdeps testhome
 	$(TESTENV) $(GO) test -count 1 -p 2 -timeout 14m ./...
 
 # What depends on who runs it, again: the command line, from creation to removal.
