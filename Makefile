@@ -69,8 +69,8 @@ TESTENV   = MSB_TEST_HOME=$(TESTHOME) MSB_TEST_LIBRARY=$(TESTHOME) MSB_TEST_VM=1
 testhome: build
 	@MSB_HOME=$(TESTHOME) $(BIN)/msb image build tiny --if-missing
 
-# Programs of a user that the tests drive: a database on the mount, a terminal multiplexer around the screen.
-TESTDEPS := sqlite3 tmux
+# Programs that the tests drive: a database on the mount, a multiplexer around the screen, readers of what we write.
+TESTDEPS := sqlite3 tmux cpio lz4
 testdeps:
 	@$(MAKE) --no-print-directory deps DEPS="$(DEPS) $(TESTDEPS)"
 
