@@ -21,12 +21,16 @@ func silentAgent(t *testing.T) (path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = l.Close() })
+	done := make(chan struct{})
+	t.Cleanup(func() { _ = l.Close(); <-done })
 	go func() {
+		defer close(done)
 		for {
-			if _, err := l.Accept(); err != nil {
+			conn, err := l.Accept()
+			if err != nil {
 				return
 			}
+			defer func() { _ = conn.Close() }() // until the end of the test: a connection that nobody holds is closed by the collector
 		}
 	}()
 	return path
