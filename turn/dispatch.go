@@ -211,7 +211,7 @@ func (s *Session) callMCP(c turnrpc.MCPCall) (any, error) {
 	}()
 	r := approval.Request{
 		Kind: approval.KindMCP, Tool: c.Server + turnrpc.MCPSeparator + c.Tool,
-		Server: c.Server, MCPTool: c.Tool, Arguments: c.Arguments,
+		Server: c.Server, MCPTool: c.Tool, Arguments: c.Arguments, Claim: s.o.MCP.Claim(c.Server, c.Tool),
 	}
 	if !s.has(turnrpc.ExtDenialReason) {
 		r.Deadline = time.Now().Add(ForeignWait)
@@ -298,19 +298,17 @@ func (s *Session) ask(ctx context.Context, t *activeTurn, r approval.Request) ap
 	if t == nil {
 		return approval.Outcome{Cause: approval.CauseError, Reason: "it is not of the turn under way"}
 	}
-	r.Turn, r.Policy, r.Reason = t.o.Label, t.o.Policy, t.said()
+	r.Turn, r.Policy, r.Reason = t.o.Label, t.o.Policy, t.reason(r.ToolID)
 	if !utf8.ValidString(r.Command) { // cannot be: JSON; but what is shown must be what runs
 		return approval.Outcome{Cause: approval.CauseError, Reason: "the command is not valid UTF-8"}
 	}
 	if s.o.Gate == nil {
-		out := approval.Outcome{Cause: approval.CauseNoApprover, Reason: "no one is there to ask"}
+		out := approval.Outcome{Cause: approval.CauseNoApprover}
 		t.approval(r, &out)
 		return out
 	}
-	out := s.o.Gate.Ask(ctx, r, func(asked approval.Request) {
-		r = asked
-		t.approval(asked, nil)
-	})
+	r = s.o.Gate.Name(r)
+	out := s.o.Gate.Decide(ctx, r, func(asked approval.Request) { t.approval(asked, nil) })
 	t.approval(r, &out)
 	return out
 }

@@ -168,6 +168,7 @@ type fakeMCP struct {
 func (f fakeMCP) List(context.Context) ([]turnrpc.MCPTool, error) {
 	return []turnrpc.MCPTool{{Server: "svc", Name: "echo", Prefixed: "svc__echo", Parameters: json.RawMessage(`{"type":"object"}`)}}, nil
 }
+func (fakeMCP) Claim(_, tool string) string { return "it claims to be " + tool }
 func (f fakeMCP) Call(ctx context.Context, c turnrpc.MCPCall) (turnrpc.MCPResult, error) {
 	if f.call != nil {
 		return f.call(ctx, c)

@@ -64,6 +64,7 @@ type activeTurn struct {
 	more   chan struct{} // something is in the queue
 	room   chan struct{} // something was taken from the queue
 	recent []byte        // the model's last words
+	why    why           // what it gave as the reason of a command
 }
 
 // Turn runs one turn and calls emit for every event, one at a time, until it
@@ -237,6 +238,7 @@ func (t *activeTurn) event(f *turnrpc.Frame) {
 		if !t.s.has(turnrpc.ExtToolStarted) {
 			return
 		}
+		t.note(e)
 	case turnrpc.EventOutput:
 		if !t.s.has(turnrpc.ExtOutput) {
 			return
@@ -339,9 +341,29 @@ func (t *activeTurn) say(text string) {
 	}
 }
 
-// said is what the model said before it asked.
-func (t *activeTurn) said() string {
+// why is the reason that a model gave in the arguments of a call.
+type why struct{ toolID, text string }
+
+// note keeps the reason in the arguments of a command that begins.
+func (t *activeTurn) note(e turnrpc.AgentEvent) {
+	var args struct {
+		Reason string `json:"reason"`
+	}
+	if e.Tool != turnrpc.MethodRunCommand || e.ToolID == "" || json.Unmarshal([]byte(e.ToolArgs), &args) != nil {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.why = why{e.ToolID, strings.TrimSpace(args.Reason[:min(len(args.Reason), maxSaid)])}
+}
+
+// reason is why a model asks, in its words: what it gave with the call, else
+// what it said before it.
+func (t *activeTurn) reason(toolID string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.why.text != "" && t.why.toolID == toolID {
+		return strings.ToValidUTF8(t.why.text, "")
+	}
 	return strings.TrimSpace(strings.ToValidUTF8(string(t.recent), ""))
 }

@@ -216,7 +216,7 @@ func TestApproval(t *testing.T) {
 		{"denied", "", &approval.Answer{Reason: "no"}, `{"v":4,"id":"g-5","result":{"decision":"deny"}}`, "text:why approval:pending approval:denied"},
 		{"denied, with the reason", ours, &approval.Answer{Reason: "no"}, `{"v":4,"id":"g-5","result":{"decision":"deny","cause":"user","reason":"no"}}`, "text:why approval:pending approval:denied"},
 		{"no one to ask", "", nil, `{"v":4,"id":"g-5","result":{"decision":"deny"}}`, "text:why approval:pending approval:denied"},
-		{"no one to ask, with the reason", ours, nil, `{"v":4,"id":"g-5","result":{"decision":"deny","cause":"no_approver","reason":"no one is there to ask"}}`, "text:why approval:pending approval:denied"},
+		{"no one to ask, with the reason", ours, nil, `{"v":4,"id":"g-5","result":{"decision":"deny","cause":"no_approver"}}`, "text:why approval:pending approval:denied"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			gate := newGate(t, approval.Options{})
@@ -292,6 +292,34 @@ func TestApprovalRefused(t *testing.T) {
 	})
 }
 
+// What a model gives as the reason of a command is shown with it; without one,
+// what it said before.
+func TestReasonOfACommand(t *testing.T) {
+	gate := newGate(t, approval.Options{})
+	answerAll(t, gate, approval.Answer{})
+	s := open(t, Options{Gate: gate}, ours, func(g *guest) {
+		g.frame()
+		g.say(`{"v":4,"id":"1","method":"agent_event","params":{"kind":"text","text":"I look."}}`)
+		g.say(`{"v":4,"id":"1","method":"agent_event","params":{"kind":"tool_start","tool":"run_command","tool_id":"a","tool_args":"{\"command\":\"id\",\"reason\":\"to see who I am\"}"}}`)
+		for _, id := range []string{"a", "b"} {
+			g.sayf(`{"v":4,"id":"g-%s","method":"request_run_command_approval","params":{"turn_id":"1","tool_id":%q,"command":"id"}}`, id, id)
+			g.frame()
+		}
+		g.say(`{"v":4,"id":"1","result":{"ok":true}}`)
+	})
+	reasons := ""
+	if _, err := s.Turn(t.Context(), "hi", TurnOptions{}, func(e Event) {
+		if e.Outcome != nil {
+			reasons += e.Request.Reason + "|"
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if reasons != "to see who I am|I look.|" {
+		t.Error(reasons)
+	}
+}
+
 // A turn that ends closes its request, and an answer then comes too late.
 func TestTurnEndsWithApproval(t *testing.T) {
 	gate := newGate(t, approval.Options{})
@@ -345,7 +373,7 @@ func TestMCP(t *testing.T) {
 	}{
 		{"allowed", &approval.Answer{Allow: true}, "", `{"v":4,"id":"g-4","result":{"text":"echo:hi"}}`, 1},
 		{"denied", &approval.Answer{Reason: "not that one"}, "", `{"v":4,"id":"g-4","result":{"text":"this call was denied by the user: not that one","is_error":true}}`, 0},
-		{"no one to ask", nil, "", `{"v":4,"id":"g-4","result":{"text":"this call was denied because there is no one to ask: no one is there to ask","is_error":true}}`, 0},
+		{"no one to ask", nil, "", `{"v":4,"id":"g-4","result":{"text":"this call was denied because there is no one to ask","is_error":true}}`, 0},
 		{"allowed by the configuration", nil, approval.ToolAllow, `{"v":4,"id":"g-4","result":{"text":"echo:hi"}}`, 1},
 		{"denied by the configuration", &approval.Answer{Allow: true}, approval.ToolDeny, `{"v":4,"id":"g-4","result":{"text":"this call was denied by a rule: the configuration denies this tool","is_error":true}}`, 0},
 	} {
@@ -363,11 +391,17 @@ func TestMCP(t *testing.T) {
 				g.expect(c.want)
 				g.say(`{"v":4,"id":"1","result":{"ok":true}}`)
 			})
-			if _, err := s.Turn(t.Context(), "hi", TurnOptions{}, func(Event) {}); err != nil {
+			var e events
+			if _, err := s.Turn(t.Context(), "hi", TurnOptions{}, e.emit); err != nil {
 				t.Error(err)
 			}
 			if n := called.Load(); n != c.calls {
 				t.Errorf("the tool was called %d times", n)
+			}
+			for _, v := range e.list {
+				if r := v.Request; r == nil || r.ID == "" || r.Asked.IsZero() || r.Claim != "it claims to be echo" {
+					t.Errorf("event of the approval: %+v", r)
+				}
 			}
 		})
 	}

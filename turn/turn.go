@@ -35,6 +35,9 @@ type NewProvider func(selected func() string, emit func(turnrpc.ProviderEvent) e
 // MCP brokers the MCP servers of one session. It is safe for concurrent use.
 type MCP interface {
 	List(ctx context.Context) ([]turnrpc.MCPTool, error)
+	// Claim is what a server says one of its tools does, such as that it only
+	// reads; "" for nothing, and for a tool that is not known.
+	Claim(server, tool string) string
 	// Call runs a tool that has been approved.
 	Call(ctx context.Context, c turnrpc.MCPCall) (turnrpc.MCPResult, error)
 	// Cancel ends a call; an unknown one is ignored.

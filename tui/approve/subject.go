@@ -63,6 +63,9 @@ func SubjectOf(r approval.Request) Subject {
 	case approval.KindMCP:
 		s.Headline = "MCP call: " + inline("server", r.Server) + " · " + inline("tool", r.MCPTool)
 		s.Body = foreign.Inspect(Pretty(r.Arguments))
+		if r.Claim != "" {
+			s.Before = append(s.Before, Field{"what the server claims of it, unchecked", foreign.Inspect(r.Claim)})
+		}
 		s.Remember = "allow this tool for the session, whatever its arguments"
 	default:
 		s.Headline = "a request of an unknown kind: " + inline("kind", r.Kind)

@@ -34,6 +34,9 @@ type Request struct {
 	Server    string          `json:"server,omitempty"`
 	MCPTool   string          `json:"mcp_tool,omitempty"`
 	Arguments json.RawMessage `json:"arguments,omitempty"`
+	// Claim is what the MCP server says its tool does, in words of the host's.
+	// Nobody has checked it, and nothing is allowed because of it.
+	Claim string `json:"claim,omitempty"`
 
 	Reason string    `json:"reason,omitempty"` // the model's words
 	Asked  time.Time `json:"asked"`

@@ -88,6 +88,12 @@ func New(o Options) (*Gate, error) {
 // returns a denial on every failure and when ctx ends. onAsked, unless nil, is
 // called before anyone is asked, with the request as they will see it.
 func (g *Gate) Ask(ctx context.Context, r Request, onAsked func(Request)) Outcome {
+	return g.Decide(ctx, g.Name(r), onAsked)
+}
+
+// Name gives a request its ID, its times and the words for the rule that would
+// remember it.
+func (g *Gate) Name(r Request) Request {
 	r.Asked = time.Now()
 	if r.Deadline.IsZero() && g.o.Timeout > 0 {
 		r.Deadline = r.Asked.Add(g.o.Timeout)
@@ -97,7 +103,11 @@ func (g *Gate) Ask(ctx context.Context, r Request, onAsked func(Request)) Outcom
 	r.ID = g.prefix + "-" + strconv.Itoa(g.next)
 	g.mu.Unlock()
 	r.Matches = ruleFor(r, Answer{Allow: true, Scope: ScopeSession}, r.Asked).subject()
+	return r
+}
 
+// Decide is Ask for a request that has been named.
+func (g *Gate) Decide(ctx context.Context, r Request, onAsked func(Request)) Outcome {
 	out, decided := g.automatic(ctx, r)
 	if !decided {
 		out = g.ask(ctx, r, onAsked)
@@ -207,7 +217,7 @@ func (g *Gate) ask(ctx context.Context, r Request, onAsked func(Request)) Outcom
 }
 
 func noApprover() Outcome {
-	return Outcome{Cause: CauseNoApprover, Reason: "no one is there to ask"}
+	return Outcome{Cause: CauseNoApprover} // which says it all
 }
 
 // take removes a request from those that wait; nil when someone else did.

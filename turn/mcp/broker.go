@@ -250,11 +250,13 @@ func (b *Broker) Status() []Status {
 	return list
 }
 
-// Tool returns what is known of a tool, e.g. what its server claims of it.
-func (b *Broker) Tool(server, name string) (Tool, bool) {
+// Claim is what a server says one of its tools does; "" for nothing, and for a
+// tool that was not discovered.
+func (b *Broker) Claim(server, tool string) string {
 	s, err := b.find(server)
 	if err != nil {
-		return Tool{}, false
+		return ""
 	}
-	return s.tool(name)
+	t, _ := s.tool(tool)
+	return t.Claim
 }

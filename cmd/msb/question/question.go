@@ -58,6 +58,9 @@ func Lines(r approval.Request, width int) []string {
 	if notes := notes(text); notes != "" {
 		say("(%s)", notes)
 	}
+	if r.Claim != "" {
+		say("%s (its claim, which nobody has checked)", visible.Text(r.Claim))
+	}
 	if r.Reason != "" {
 		say("because (the model's words): %s", visible.Text(r.Reason))
 	}
