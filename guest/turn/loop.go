@@ -218,7 +218,9 @@ func (t *turn) runCall(c toolCall) error {
 		return context.Cause(t.ctx)
 	}
 	given := c
-	c.name = clipName(plainName.ReplaceAllString(c.name, "_"))
+	if !t.has(c.name) { // what the model made up is kept as a name that providers take
+		c.name = clipName(plainName.ReplaceAllString(c.name, "_"))
+	}
 	c.id = t.uniqueID(c.id)
 	problem := ""
 	if strings.TrimSpace(c.args) == "" {
@@ -289,6 +291,10 @@ func (t *turn) ending(err error) error {
 	}
 	return err
 }
+
+// has tells whether there is a tool of exactly that name. Names of MCP tools may hold what providers do not take, such
+// as dots; the host replaces those on the way to the provider and back.
+func (t *turn) has(name string) bool { return builtin(name) != nil || t.mcp[name] != nil }
 
 // dispatch finds the tool and runs it.
 func (t *turn) dispatch(c toolCall) (string, error) {

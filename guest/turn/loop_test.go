@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -538,6 +539,36 @@ func TestMCP(t *testing.T) {
 	if n := len(requests[0].Tools); n != 6 || requests[0].Tools[5].Description != "[svc] says it" {
 		t.Errorf("%d tools: %+v", n, requests[0].Tools)
 	}
+	t.Run("a name is looked up and sent as it is", func(t *testing.T) {
+		long := "issues.search/" + strings.Repeat("é", 40) // longer than what a provider takes, and other characters
+		var called []string
+		_, _, requests, err := play(t, turntest.Script{
+			Tools: []turnrpc.MCPTool{
+				{Server: "svc", Name: "a.b", Prefixed: "svc__a.b", Parameters: json.RawMessage(`{}`)},
+				{Server: "svc", Name: "a_b", Prefixed: "svc__a_b", Parameters: json.RawMessage(`{}`)},
+				{Server: "svc", Name: long, Prefixed: "svc__" + long, Parameters: json.RawMessage(`{}`)},
+			},
+			Call: func(_ context.Context, c turnrpc.MCPCall) (turnrpc.MCPResult, error) {
+				called = append(called, c.Tool)
+				return turnrpc.MCPResult{Text: "ok"}, nil
+			},
+		}, turnrpc.UserTurn{}, turntest.Use([2]string{"svc__a.b", `{}`}, [2]string{"svc__a_b", `{}`}, [2]string{"svc__" + long, `{}`}, [2]string{"svc__no.such", `{}`}), turntest.Say("k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"a.b", "a_b", long}; !slices.Equal(called, want) {
+			t.Errorf("called %q, want %q", called, want)
+		}
+		var names []string
+		for _, m := range requests[1].Messages {
+			if m.ToolName != "" {
+				names = append(names, m.ToolName)
+			}
+		}
+		if want := []string{"svc__a.b", "svc__a_b", "svc__" + long, "svc__no_such"}; !slices.Equal(names, want) {
+			t.Errorf("the conversation has %q, want %q", names, want)
+		}
+	})
 	t.Run("a broken broker costs its tools only", func(t *testing.T) {
 		_, _, requests, err := play(t, turntest.Script{Hello: extensions, ListError: "server down"}, turnrpc.UserTurn{}, turntest.Say("k"))
 		if err != nil || len(requests[0].Tools) != 5 || !strings.Contains(requests[0].Messages[0].Content, "server down") {

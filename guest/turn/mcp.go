@@ -51,7 +51,7 @@ func checkMCPTool(t *turnrpc.MCPTool) error {
 	switch {
 	case t.Server == "" || t.Name == "" || t.Prefixed != t.Server+turnrpc.MCPSeparator+t.Name:
 		return errors.New("its name is not SERVER__TOOL")
-	case len(t.Prefixed) > 128:
+	case len(t.Prefixed) > 256:
 		return errors.New("its name is too long")
 	case builtin(t.Prefixed) != nil:
 		return errors.New("its name is a tool's of the agent")
