@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -149,7 +150,7 @@ fi
 	return nil
 }
 
-// maxPatchExport bounds a patch in memory; whether it fits in an answer is seen then.
+// maxPatchExport bounds a patch in memory. An answer holds less, and the files that do not fit are left out of it.
 const maxPatchExport = 4 << 20
 
 // exportPatch is everything that changed since the baseline: new, binary, renamed and mode-changed files included.
@@ -167,7 +168,7 @@ GIT_INDEX_FILE=$work/index; export GIT_INDEX_FILE
 git read-tree "$base"
 git add -A
 `
-	diff, err := a.git(ctx, prepare+`git diff --cached --binary --full-index -M --no-ext-diff --no-textconv --no-color "$base"`, maxPatchExport)
+	diff, err := a.git(ctx, prepare+`git diff --cached --binary --full-index -M --no-ext-diff --no-textconv --no-color "$base" | head -c `+strconv.Itoa(maxPatchExport), maxPatchExport)
 	if err != nil {
 		return nil, fmt.Errorf("export the patch: %w", err)
 	}
@@ -175,5 +176,9 @@ git add -A
 	if err != nil {
 		return nil, fmt.Errorf("export the patch: %w", err)
 	}
-	return turnrpc.PatchResult{Patch: diff, Summary: clip(summary, 64<<10)}, nil
+	if len(diff) == maxPatchExport {
+		diff = turnrpc.WholeFiles(diff)
+		summary += fmt.Sprintf("\n… [the patch is larger than %d bytes; what comes after that is left out of it]\n", maxPatchExport)
+	}
+	return turnrpc.PatchResult{Patch: diff, Summary: middleCut(summary, 64<<10)}, nil
 }

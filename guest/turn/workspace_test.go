@@ -152,13 +152,28 @@ func TestArchiveAndExport(t *testing.T) {
 	if err := a.Call(turnrpc.MethodRunCommand, turnrpc.RunCommand{Command: "git status --short | grep -c '^A'; git fsck 2>&1"}, &ran); err != nil || !strings.HasPrefix(ran.Stdout, "0\n") {
 		t.Errorf("the export changed the repository: %+v, %v", ran, err)
 	}
-	// A patch that fits in no frame is an error, and the session lives.
-	a.write(t, "huge", strings.Repeat("0123456789abcdef\n", 100_000))
-	if err := a.Call(turnrpc.MethodExportPatch, turnrpc.OK{OK: true}, &p); err == nil || !strings.Contains(err.Error(), "fit") {
-		t.Errorf("%v", err)
+	// Files that fit in no frame are left out and named; the rest applies.
+	for _, lines := range []int{100_000, 400_000} {
+		a.write(t, "huge", strings.Repeat("0123456789abcdef\n", lines))
+		if err := a.Call(turnrpc.MethodExportPatch, turnrpc.OK{OK: true}, &p); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(p.Patch, "+fresh") || strings.Contains(p.Patch, "huge") || !strings.Contains(p.Summary, "left out of") || !strings.Contains(p.Summary, "huge") {
+			t.Errorf("%d lines: %d bytes of patch, summary:\n%s", lines, len(p.Patch), p.Summary)
+		}
 	}
-	if err := a.Call(turnrpc.MethodGetContext, nil, nil); err != nil {
-		t.Error(err)
+	fresh := t.TempDir()
+	for name, text := range map[string]string{"kept": "same\n", "changed": "old\n", "gone": "x\n", "dir/moved": strings.Repeat("line\n", 50), "bin": "\x00\x01"} {
+		_ = os.MkdirAll(filepath.Join(fresh, filepath.Dir(name)), 0o755)
+		if err := os.WriteFile(filepath.Join(fresh, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply := exec.Command("git", "apply", "-")
+	apply.Dir, apply.Stdin = fresh, strings.NewReader(p.Patch)
+	apply.Env = append(os.Environ(), "GIT_DIR=/nonexistent")
+	if out, err := apply.CombinedOutput(); err != nil {
+		t.Errorf("what was not left out does not apply: %v, %s", err, out)
 	}
 }
 

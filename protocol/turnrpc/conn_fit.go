@@ -15,8 +15,8 @@ const maxEvent = 512 << 10
 
 // FitResult encodes a result in at most limit bytes. The known results that
 // may be too large are cut, with a marker where the rest was: command output in
-// the middle, file content and MCP text at the end, lists at their end. What
-// would be worthless when cut, such as a patch, is an error that says so.
+// the middle, file content and MCP text at the end, lists at their end, a patch
+// between files. Anything else is an error that says so.
 func FitResult(result any, limit int) (json.RawMessage, error) {
 	b, err := json.Marshal(result)
 	if err != nil {
@@ -53,7 +53,7 @@ func FitResult(result any, limit int) (json.RawMessage, error) {
 	case Context:
 		result = Context{History: TrimHistory(r.History, min(limit-256, MaxHistory))}
 	case PatchResult:
-		return nil, fmt.Errorf("the patch does not fit in one answer: %d bytes encoded, allowed are %d; read the changed files instead", size, limit)
+		result = fitPatch(r, limit-256)
 	default:
 		return nil, fmt.Errorf("the result does not fit in one answer: %d bytes encoded, allowed are %d", size, limit)
 	}

@@ -196,7 +196,7 @@ func TestConnOversize(t *testing.T) {
 			t.Fatalf("%T: %v", r, err)
 		}
 		switch r := r.(type) {
-		case PatchResult, map[string]string, func():
+		case map[string]string, func():
 			if f.Error == nil || f.Error.Code != CodeHost {
 				t.Errorf("%T: %.100s", r, f.Result)
 			}
