@@ -24,6 +24,10 @@ func EncodePayload(payload any) ([]byte, error) {
 		return appendData(nil, p.Data), nil
 	case *Data:
 		return appendData(nil, p.Data), nil
+	case NodeRequestPayload:
+		return p.MarshalCBOR()
+	case NodeResponsePayload:
+		return p.MarshalCBOR()
 	}
 	return record.Encode(payload)
 }

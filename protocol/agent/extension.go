@@ -17,10 +17,14 @@ const (
 	ExtFS = "msb.fs"
 	// ExtExec adds the signal that ended a command and credit for its output.
 	ExtExec = "msb.exec"
+	// ExtInput tells the runtime whose input the guest has consumed.
+	ExtInput = "msb.input"
+	// ExtWatch tells what changes in the file system.
+	ExtWatch = "msb.fs.watch"
 )
 
 // OurExtensions returns what this build speaks, each at its newest version.
-func OurExtensions() Extensions { return Extensions{ExtFS: 1, ExtExec: 1} }
+func OurExtensions() Extensions { return Extensions{ExtFS: 1, ExtExec: 1, ExtInput: 1, ExtWatch: 1} }
 
 // extensionBase is the first Type of an extension. The table of core types
 // stays the contract's.
@@ -34,6 +38,14 @@ const (
 	ExecOpen
 	ExecCredit
 	ExecSignaled
+	InputWatch
+	InputConsumed
+	WatchRequest
+	WatchStarted
+	WatchEvents
+	WatchSeen
+	WatchCancel
+	WatchEnded
 	extensionEnd
 )
 
@@ -45,12 +57,20 @@ type extensionInfo struct {
 
 // extensions has one row a message type; a test fails for a missing row.
 var extensions = [extensionEnd - extensionBase]extensionInfo{
-	NodeRequest - extensionBase:  {ExtFS, 1, typeInfo{"msb.fs.request", 0, HostToGuest, session}},
-	NodeResponse - extensionBase: {ExtFS, 1, typeInfo{"msb.fs.response", 0, GuestToHost, terminal}},
-	NodeCancel - extensionBase:   {ExtFS, 1, typeInfo{"msb.fs.cancel", 0, HostToGuest, 0}},
-	ExecOpen - extensionBase:     {ExtExec, 1, typeInfo{"msb.exec.request", 0, HostToGuest, session}},
-	ExecCredit - extensionBase:   {ExtExec, 1, typeInfo{"msb.exec.credit", 0, HostToGuest, 0}},
-	ExecSignaled - extensionBase: {ExtExec, 1, typeInfo{"msb.exec.signaled", 0, GuestToHost, 0}},
+	NodeRequest - extensionBase:   {ExtFS, 1, typeInfo{"msb.fs.request", 0, HostToGuest, session}},
+	NodeResponse - extensionBase:  {ExtFS, 1, typeInfo{"msb.fs.response", 0, GuestToHost, terminal}},
+	NodeCancel - extensionBase:    {ExtFS, 1, typeInfo{"msb.fs.cancel", 0, HostToGuest, 0}},
+	ExecOpen - extensionBase:      {ExtExec, 1, typeInfo{"msb.exec.request", 0, HostToGuest, session}},
+	ExecCredit - extensionBase:    {ExtExec, 1, typeInfo{"msb.exec.credit", 0, HostToGuest, 0}},
+	ExecSignaled - extensionBase:  {ExtExec, 1, typeInfo{"msb.exec.signaled", 0, GuestToHost, 0}},
+	WatchRequest - extensionBase:  {ExtWatch, 1, typeInfo{"msb.fs.watch.request", 0, HostToGuest, session}},
+	WatchStarted - extensionBase:  {ExtWatch, 1, typeInfo{"msb.fs.watch.started", 0, GuestToHost, 0}},
+	WatchEvents - extensionBase:   {ExtWatch, 1, typeInfo{"msb.fs.watch.events", 0, GuestToHost, 0}},
+	WatchSeen - extensionBase:     {ExtWatch, 1, typeInfo{"msb.fs.watch.seen", 0, HostToGuest, 0}},
+	WatchCancel - extensionBase:   {ExtWatch, 1, typeInfo{"msb.fs.watch.cancel", 0, HostToGuest, 0}},
+	WatchEnded - extensionBase:    {ExtWatch, 1, typeInfo{"msb.fs.watch.ended", 0, GuestToHost, terminal}},
+	InputWatch - extensionBase:    {ExtInput, 1, typeInfo{"msb.input.watch", 0, HostToGuest, 0}},
+	InputConsumed - extensionBase: {ExtInput, 1, typeInfo{"msb.input.consumed", 0, GuestToHost, 0}},
 }
 
 // ExtensionTypes returns every message type of an extension.
@@ -119,6 +139,26 @@ type ExecCreditPayload struct {
 type ExecSignaledPayload struct {
 	Signal int32 `cbor:"signal"`
 	Core   bool  `cbor:"core"`
+}
+
+// InputWatchPayload asks for msb.input.consumed from now on, on the private
+// channel of runtime and guest.
+type InputWatchPayload = Empty
+
+// InputConsumedPayload says whose input of the data class the guest has
+// consumed or dropped since the last one. It precedes the transport credit that
+// gives the same back.
+type InputConsumedPayload struct {
+	Operations []ConsumedInput `cbor:"operations"`
+}
+
+// ConsumedInput is what was consumed of one operation, in frames and their
+// bytes on the wire.
+type ConsumedInput struct {
+	_      struct{} `cbor:",toarray"`
+	ID     uint32
+	Bytes  uint64
+	Frames uint64
 }
 
 // NodeCancelPayload asks for an early end of the request with the same id: an

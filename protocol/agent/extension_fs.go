@@ -69,7 +69,11 @@ func NodeOpName(op NodeOp) string { return op.opName() }
 
 // MarshalCBOR encodes {ops: [{name: [field, …]}, …], as?: […], bulk?: {…}}.
 func (r NodeRequestPayload) MarshalCBOR() ([]byte, error) {
-	b := make([]byte, 0, 128)
+	return r.appendTo(make([]byte, 0, 128), nil)
+}
+
+func (r *NodeRequestPayload) appendTo(b []byte, lend *Gathered) ([]byte, error) {
+	start := len(b)
 	b = append(b, 0xa1, 0x63, 'o', 'p', 's')
 	b = record.AppendHead(b, record.Array, uint64(len(r.Ops)))
 	for _, op := range r.Ops {
@@ -78,14 +82,14 @@ func (r NodeRequestPayload) MarshalCBOR() ([]byte, error) {
 		}
 		name := op.opName()
 		b = record.AppendHead(append(b, 0xa1), record.Text, uint64(len(name)))
-		b = appendFields(append(b, name...), op)
+		b = appendFields(append(b, name...), op, lend)
 	}
 	if r.As != nil {
-		b[0]++
-		b = appendFields(append(b, 0x62, 'a', 's'), r.As)
+		b[start]++
+		b = appendFields(append(b, 0x62, 'a', 's'), r.As, nil)
 	}
 	if r.Bulk != nil {
-		b[0]++
+		b[start]++
 		offer, err := record.Encode(r.Bulk)
 		if err != nil {
 			return nil, err
@@ -164,15 +168,19 @@ func (r *NodeRequestPayload) decodeOps(c *record.Cursor) error {
 
 // MarshalCBOR encodes {results: [[field, …], …], errno: n, message?: text}.
 func (r NodeResponsePayload) MarshalCBOR() ([]byte, error) {
-	b := make([]byte, 0, 192)
+	return r.appendTo(make([]byte, 0, 192), nil)
+}
+
+func (r *NodeResponsePayload) appendTo(b []byte, lend *Gathered) ([]byte, error) {
+	start := len(b)
 	b = append(b, 0xa2, 0x67, 'r', 'e', 's', 'u', 'l', 't', 's')
 	b = record.AppendHead(b, record.Array, uint64(len(r.Results)))
 	for _, x := range r.Results {
-		b = appendFields(b, x)
+		b = appendFields(b, x, lend)
 	}
 	b = record.AppendHead(append(b, 0x65, 'e', 'r', 'r', 'n', 'o'), record.Uint, uint64(r.Errno))
 	if r.Message != "" {
-		b[0]++
+		b[start]++
 		b = record.AppendHead(append(b, 0x67, 'm', 'e', 's', 's', 'a', 'g', 'e'), record.Text, uint64(len(r.Message)))
 		b = append(b, r.Message...)
 	}

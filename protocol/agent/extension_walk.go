@@ -13,17 +13,18 @@ type fielder interface{ fields(w *walker) }
 
 // walker goes over the fields of a fielder.
 type walker struct {
-	enc     []byte // encoding: the array so far
-	n       int    // fields so far
+	enc     []byte    // encoding: the array so far
+	lend    *Gathered // takes large data instead of enc; may be nil
+	n       int       // fields so far
 	dec     *record.Cursor
 	left    uint64 // fields of the array that are still to come
 	listing *[]string
 	err     error
 }
 
-// appendFields appends x as an array.
-func appendFields(dst []byte, x fielder) []byte {
-	w := walker{enc: append(dst, 0)}
+// appendFields appends x as an array. Large data goes to lend, if there is one.
+func appendFields(dst []byte, x fielder, lend *Gathered) []byte {
+	w := walker{enc: append(dst, 0), lend: lend}
 	x.fields(&w)
 	w.enc[len(dst)] = record.Array<<5 | byte(w.n) // fewer than 24 fields
 	return w.enc
@@ -172,7 +173,10 @@ func (w *walker) bytes(name string, v *[]byte) {
 	if w.next(name, "bytes") {
 		*v, w.err = w.dec.String(record.Bytes)
 	} else if w.encoding() {
-		w.enc = append(record.AppendHead(w.enc, record.Bytes, uint64(len(*v))), *v...)
+		w.enc = record.AppendHead(w.enc, record.Bytes, uint64(len(*v)))
+		if !w.lend.take(len(w.enc), *v) {
+			w.enc = append(w.enc, *v...)
+		}
 	}
 }
 
@@ -181,7 +185,7 @@ func (w *walker) nested(name, kind string, x fielder) {
 	if w.next(name, kind) {
 		w.err = decodeFields(w.dec, x)
 	} else if w.encoding() {
-		w.enc = appendFields(w.enc, x)
+		w.enc = appendFields(w.enc, x, nil)
 	}
 }
 
@@ -207,7 +211,7 @@ func list[T any, P interface {
 	} else if w.encoding() {
 		w.enc = record.AppendHead(w.enc, record.Array, uint64(len(*v)))
 		for i := range *v {
-			w.enc = appendFields(w.enc, P(&(*v)[i]))
+			w.enc = appendFields(w.enc, P(&(*v)[i]), nil)
 		}
 	}
 }
