@@ -67,7 +67,7 @@ func Serve(ctx context.Context, ports Ports, m Machine, reaper *exec.Reaper) err
 	}
 	a := &server{machine: m, ports: ports, control: newInput(ports.Control), reaper: reaper}
 	a.credit = newCredit(func() { a.out.tell() })
-	a.out = newOutput(ports.Control, a.credit.grant)
+	a.out = newOutput(ports.Control, a.credit.news)
 	a.freezer.init(a)
 
 	stop := context.AfterFunc(ctx, func() { ports.Control.Close() })
@@ -223,7 +223,7 @@ func (a *server) bindBulk(ctx context.Context) error {
 		return fmt.Errorf("bind port %s: the host answered with something else", agent.BulkPortName)
 	}
 	a.bulkPort = p
-	a.bulkOut = newOutput(p, func() (agent.Position, bool) { return agent.Position{}, false })
+	a.bulkOut = newOutput(p, nil)
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"msb/protocol/agent"
+	"msb/protocol/frame"
 )
 
 const (
@@ -36,9 +37,15 @@ type credit struct {
 	received [2]amount
 	consumed [2]amount
 	granted  [2]amount // the limits that the host was told
-	timer    *time.Timer
-	stopped  bool
+	// watched: the host asked whose data is consumed. by is what it has not been told, by operation.
+	watched bool
+	by      map[uint32]amount
+	timer   *time.Timer
+	stopped bool
 }
+
+// maxReported bounds the operations of one report. A host within its grants cannot have more frames under way.
+const maxReported = 1024
 
 var initialGrants = [2]amount{
 	{agent.InitialGrants.ControlBytes, agent.InitialGrants.ControlFrames},
@@ -61,11 +68,25 @@ func (c *credit) admit(k class, n int) (within bool) {
 	return r.bytes <= c.granted[k].bytes && r.frames <= c.granted[k].frames
 }
 
-// release counts a frame of n bytes as consumed.
-func (c *credit) release(k class, n int) {
+// watch makes the reports say whose data was consumed.
+func (c *credit) watch() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.watched {
+		c.watched, c.by = true, map[uint32]amount{}
+	}
+}
+
+// release counts a frame of n bytes of an operation as consumed.
+func (c *credit) release(k class, id uint32, n int) {
 	c.mu.Lock()
 	before := c.owed()
 	c.consumed[k] = c.consumed[k].plus(n)
+	if c.watched && k == dataClass {
+		if _, known := c.by[id]; known || len(c.by) < maxReported {
+			c.by[id] = c.by[id].plus(n)
+		}
+	}
 	due := c.due()
 	if !due && !before && !c.stopped {
 		c.timer.Reset(creditDelay)
@@ -81,7 +102,7 @@ func (c *credit) limit(k class) amount {
 }
 
 func (c *credit) owed() bool {
-	return c.limit(controlClass) != c.granted[controlClass] || c.limit(dataClass) != c.granted[dataClass]
+	return len(c.by) > 0 || c.limit(controlClass) != c.granted[controlClass] || c.limit(dataClass) != c.granted[dataClass]
 }
 
 // due tells whether enough was consumed to tell the host at once.
@@ -93,6 +114,28 @@ func (c *credit) due() bool {
 		}
 	}
 	return false
+}
+
+// news appends what the host is to be told of its input: whose was consumed, then the new limits.
+func (c *credit) news(dst []byte) []byte {
+	if by := c.report(); len(by) > 0 {
+		dst, _ = agent.AppendFrame(dst, frame.IDLifecycle, agent.InputConsumed, agent.Generation, agent.InputConsumedPayload{Operations: by})
+	}
+	if limits, ok := c.grant(); ok {
+		dst, _ = agent.AppendFrame(dst, frame.IDLifecycle, agent.TransportCredit, agent.Generation, limits)
+	}
+	return dst
+}
+
+// report returns what was consumed since the last one, by operation, and takes it as told.
+func (c *credit) report() (by []agent.ConsumedInput) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, n := range c.by {
+		by = append(by, agent.ConsumedInput{ID: id, Bytes: n.bytes, Frames: n.frames})
+	}
+	clear(c.by)
+	return by
 }
 
 // grant returns the limits to tell the host now, and takes them as told. ok is false when it knows them.

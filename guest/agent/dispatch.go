@@ -13,13 +13,14 @@ import (
 type admission struct {
 	a     *server
 	class class
+	id    uint32
 	size  int
 	owned *buffer
 }
 
 func (ad *admission) done() {
 	if ad.size > 0 {
-		ad.a.credit.release(ad.class, ad.size)
+		ad.a.credit.release(ad.class, ad.id, ad.size)
 	}
 	ad.owned.give()
 }
@@ -32,7 +33,7 @@ func (a *server) frame(f frame.Frame, owned *buffer) error {
 	}
 	a.admitMu.Lock()
 	defer a.admitMu.Unlock()
-	ad := &admission{a: a, class: controlClass, size: len(f.Raw), owned: owned}
+	ad := &admission{a: a, class: controlClass, id: f.ID, size: len(f.Raw), owned: owned}
 	if frame.IsLease(f) {
 		a.credit.admit(controlClass, len(f.Raw))
 		a.lease(f)
@@ -79,7 +80,7 @@ func (a *server) frame(f frame.Frame, owned *buffer) error {
 // private tells which messages belong on the private channel.
 func private(t agent.Type) bool {
 	switch t {
-	case agent.WorkloadFreeze, agent.WorkloadThaw, agent.RootDiskPrepare, agent.RootDiskGrow, agent.Error:
+	case agent.WorkloadFreeze, agent.WorkloadThaw, agent.RootDiskPrepare, agent.RootDiskGrow, agent.Error, agent.InputWatch:
 		return true
 	}
 	return false
@@ -206,6 +207,12 @@ func (a *server) message(f frame.Frame, env agent.Envelope, t agent.Type, ad *ad
 		if p := decode[agent.ThawPayload](a, f, env); p != nil {
 			a.freezer.thaw(f.ID, env.V, p)
 		}
+	case agent.InputWatch:
+		if f.ID != frame.IDLifecycle {
+			a.reject(f.ID, env.V, agent.KindInvalidSession, fmt.Sprintf("%s has a channel of its own", t), "")
+		} else if decode[agent.InputWatchPayload](a, f, env) != nil {
+			a.credit.watch()
+		}
 	case agent.RootDiskPrepare, agent.RootDiskGrow:
 		if p := decode[agent.RootDiskPayload](a, f, env); p != nil {
 			a.rootDisk(f.ID, env.V, t, p.SizeBytes)
@@ -259,7 +266,7 @@ func (a *server) recordOf(incarnation frame.Incarnation, f frame.Frame, owned *b
 		return
 	}
 	a.credit.admit(dataClass, size)
-	(&admission{a: a, class: dataClass, size: size, owned: owned}).done()
+	(&admission{a: a, class: dataClass, id: f.ID, size: size, owned: owned}).done()
 	a.freezer.arrived()
 }
 
@@ -271,7 +278,7 @@ func (a *server) record(f frame.Frame, owned *buffer, size int) {
 }
 
 func (a *server) recordLocked(f frame.Frame, owned *buffer, size int) {
-	ad := &admission{a: a, class: dataClass, size: size, owned: owned}
+	ad := &admission{a: a, class: dataClass, id: f.ID, size: size, owned: owned}
 	within := a.credit.admit(dataClass, size)
 	rec, err := frame.ParseBulk(f)
 	switch {

@@ -141,7 +141,7 @@ func (z *freezer) stopLocked() {
 			return
 		}
 		z.state = frozen
-		grants, _ := z.a.credit.grant()
+		grants := z.grants()
 		z.answer = agent.FrozenPayload{
 			AttemptID:            request.AttemptID,
 			GuestBulkBytesTarget: z.a.bulkWritten(),
@@ -209,9 +209,17 @@ func (z *freezer) startThaw() {
 
 // thawed answers a thaw: the grants first, so that the host can go on at once.
 func (z *freezer) thawed(attempt string) {
-	grants, _ := z.a.credit.grant()
-	z.send(agent.TransportCredit, grants)
+	z.send(agent.TransportCredit, z.grants())
 	z.send(agent.WorkloadThawed, agent.ThawedPayload{AttemptID: attempt})
+}
+
+// grants are the limits that go with an answer; the host hears first whose data was consumed, if it asked for that.
+func (z *freezer) grants() agent.Position {
+	if by := z.a.credit.report(); len(by) > 0 {
+		z.send(agent.InputConsumed, agent.InputConsumedPayload{Operations: by})
+	}
+	limits, _ := z.a.credit.grant()
+	return limits
 }
 
 // check refuses what is not on the private channel or has no usable attempt id.
@@ -280,8 +288,7 @@ func (a *server) bulkWritten() uint64 {
 	if a.bulkOut == nil {
 		return 0
 	}
-	bytes, _ := a.bulkOut.written()
-	return bytes
+	return a.bulkOut.written()
 }
 
 // syncTags writes the named external mounts out. Mounts are found by their tag as the source in the mount table; a

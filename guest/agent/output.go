@@ -70,8 +70,8 @@ func (r *ring) pop() *queue {
 // output is the one writer of a port. Frames of one id leave in order; small control frames leave before other ids'
 // data; ids with data take turns.
 type output struct {
-	w     io.Writer
-	grant func() (agent.Position, bool) // transport credit, asked for when told
+	w    io.Writer
+	news func(dst []byte) []byte // appends transport credit, when told; nil = never
 
 	mu      sync.Mutex
 	wake    sync.Cond
@@ -90,12 +90,11 @@ type output struct {
 	err     error
 	gone    [frame.MaxClients + 1]bool // owners whose client is gone
 	bytes   uint64                     // written
-	frames  uint64
 	done    chan struct{}
 }
 
-func newOutput(w io.Writer, grant func() (agent.Position, bool)) *output {
-	o := &output{w: w, grant: grant, queues: make(map[uint32]*queue), done: make(chan struct{})}
+func newOutput(w io.Writer, news func(dst []byte) []byte) *output {
+	o := &output{w: w, news: news, queues: make(map[uint32]*queue), done: make(chan struct{})}
 	o.wake.L, o.idle.L = &o.mu, &o.mu
 	go o.write()
 	return o
@@ -323,10 +322,7 @@ func (o *output) write() {
 func (o *output) collect(batch []byte) (_ []byte, big entry) {
 	if o.told && !o.closed {
 		o.told = false
-		if p, ok := o.grant(); ok {
-			batch, _ = agent.AppendFrame(batch, frame.IDLifecycle, agent.TransportCredit, agent.Generation, p)
-			o.frames++
-		}
+		batch = o.news(batch)
 	}
 	for len(o.urgent) > 0 && len(batch) < batchBytes {
 		e := o.urgent[0]
@@ -334,14 +330,12 @@ func (o *output) collect(batch []byte) (_ []byte, big entry) {
 		o.urgent = o.urgent[1:]
 		o.backlog -= len(e.head)
 		batch = append(batch, e.head...)
-		o.frames++
 	}
 	for len(batch) < batchBytes {
 		e, ok := o.take()
 		if !ok {
 			break
 		}
-		o.frames++
 		batch = append(batch, e.head...)
 		if e.done != nil {
 			return batch, e
@@ -479,11 +473,11 @@ func (o *output) awaitRoom() {
 	}
 }
 
-// written returns the bytes and frames that have left.
-func (o *output) written() (bytes, frames uint64) {
+// written returns the bytes that have left.
+func (o *output) written() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.bytes, o.frames
+	return o.bytes
 }
 
 func closedError(err error) error {

@@ -73,8 +73,6 @@ func (g *gate) frames(t *testing.T) (ids []uint32, types []agent.Type) {
 	}
 }
 
-func noGrant() (agent.Position, bool) { return agent.Position{}, false }
-
 func stopped(t *testing.T, o *output) {
 	t.Helper()
 	select {
@@ -88,7 +86,7 @@ func stopped(t *testing.T, o *output) {
 // commands take turns, each in its own order, and each waits at its own bound.
 func TestOutputOrder(t *testing.T) {
 	g := newGate()
-	o := newOutput(g, noGrant)
+	o := newOutput(g, nil)
 	if err := o.send(99, agent.Pong, agent.Empty{}); err != nil { // the writer is stuck with this one
 		t.Fatal(err)
 	}
@@ -141,7 +139,7 @@ func TestOutputOrder(t *testing.T) {
 
 func TestOutputBounds(t *testing.T) {
 	g := newGate()
-	o := newOutput(g, noGrant)
+	o := newOutput(g, nil)
 	sent := make(chan error)
 	go func() {
 		for {
@@ -183,7 +181,7 @@ func TestOutputBounds(t *testing.T) {
 
 func TestOutputEndsWithItsPort(t *testing.T) {
 	g := newGate()
-	o := newOutput(g, noGrant)
+	o := newOutput(g, nil)
 	errs := make(chan error, 3)
 	go func() { errs <- o.send(1, agent.ExecStdout, agent.Data{Data: make([]byte, 1<<20)}) }()
 	go func() { errs <- o.lend(2, entry{head: []byte("h"), body: []byte("b"), data: true}) }()
@@ -202,7 +200,7 @@ func TestOutputEndsWithItsPort(t *testing.T) {
 func TestHeldOutput(t *testing.T) {
 	g := newGate()
 	g.set(true, nil)
-	o := newOutput(g, noGrant)
+	o := newOutput(g, nil)
 	o.hold()
 	if err := o.send(1, agent.ExecStdout, agent.Data{Data: []byte("x")}); err != nil {
 		t.Fatal(err)
@@ -236,18 +234,73 @@ func TestCredit(t *testing.T) {
 	if _, ok := c.grant(); ok {
 		t.Error("a grant of nothing")
 	}
-	c.release(controlClass, 100)
+	c.release(controlClass, 1, 100)
 	<-told // soon, since nothing else happens
 	p, ok := c.grant()
 	if !ok || p.ControlBytes != agent.InitialGrants.ControlBytes+100 || p.ControlFrames != agent.InitialGrants.ControlFrames+1 || p.BulkBytes != agent.InitialGrants.BulkBytes {
 		t.Errorf("grant %+v %v", p, ok)
 	}
-	c.release(dataClass, creditBytes)
+	c.release(dataClass, 1, creditBytes)
 	<-told // at once
 	if p, _ = c.grant(); p.BulkBytes != agent.InitialGrants.BulkBytes+creditBytes {
 		t.Errorf("grant %+v", p)
 	}
 	if !c.admit(dataClass, 1) {
 		t.Error("what was granted is not admitted")
+	}
+}
+
+// A host that asks hears whose data was consumed, before it may send the same again.
+func TestConsumedInput(t *testing.T) {
+	c := newCredit(func() {})
+	defer c.stop()
+	read := func() (by map[uint32]agent.ConsumedInput, limits agent.Position) {
+		by = map[uint32]agent.ConsumedInput{}
+		r := frame.NewReader(bytes.NewReader(c.news(nil)))
+		for {
+			f, err := r.Next()
+			if err == io.EOF {
+				return by, limits
+			}
+			e, _ := agent.ParseEnvelope(f.Body)
+			switch typ, _ := e.Type(); typ {
+			case agent.InputConsumed:
+				if limits != (agent.Position{}) {
+					t.Error("the report comes after its credit")
+				}
+				for _, x := range payload[agent.InputConsumedPayload](t, e.P).Operations {
+					by[x.ID] = x
+				}
+			case agent.TransportCredit:
+				limits = payload[agent.Position](t, e.P)
+			default:
+				t.Errorf("%s on channel %d", e.T, f.ID)
+			}
+		}
+	}
+	c.release(dataClass, 5, 100)
+	if by, _ := read(); len(by) > 0 {
+		t.Errorf("reported without being asked: %v", by)
+	}
+	c.watch()
+	c.release(dataClass, 5, 100)
+	c.release(dataClass, 6, 30)
+	c.release(dataClass, 5, 1)
+	c.release(controlClass, 7, 1)
+	by, limits := read()
+	if len(by) != 2 || by[5].Bytes != 101 || by[5].Frames != 2 || by[6].Bytes != 30 || by[6].Frames != 1 {
+		t.Errorf("reported %v", by)
+	}
+	if want := agent.InitialGrants.BulkBytes + 231; limits.BulkBytes != want {
+		t.Errorf("granted %d, want %d", limits.BulkBytes, want)
+	}
+	if news := c.news(nil); len(news) > 0 {
+		t.Errorf("told twice: %x", news)
+	}
+	for id := range uint32(5000) { // a host that does not count
+		c.release(dataClass, id, 1)
+	}
+	if by, _ := read(); len(by) != maxReported {
+		t.Errorf("reported %d operations", len(by))
 	}
 }

@@ -277,7 +277,7 @@ func FuzzInput(f *testing.F) {
 		a.ports.Control = theirs
 		a.control = newInput(bytes.NewReader(b))
 		a.credit = newCredit(func() { a.out.tell() })
-		a.out = newOutput(theirs, a.credit.grant)
+		a.out = newOutput(theirs, a.credit.news)
 		a.freezer.init(a)
 		a.startServices(&agent.BootstrapPayload{})
 		_ = a.loop()
