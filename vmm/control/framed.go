@@ -67,6 +67,10 @@ func (s *Server) serveFramed(ctx context.Context, c net.Conn, r *bufio.Reader) e
 	return err
 }
 
+// rejected is the published text of a handshake error, the same for all. What
+// was wrong with the hello stands in the log.
+const rejected = "operation rejected"
+
 // handshake reads the hello and answers it. What is wrong with it is answered
 // too, and then the connection ends.
 func (x *session) handshake() error {
@@ -78,7 +82,8 @@ func (x *session) handshake() error {
 	var refusal *control.Error
 	switch {
 	case errors.As(err, &refusal):
-		wire, aerr := control.AppendFrame(nil, 0, frame.FlagTerminal, control.Generation, control.TypeError, problem(refusal, control.EffectNone))
+		wire, aerr := control.AppendFrame(nil, 0, frame.FlagTerminal, control.Generation, control.TypeError,
+			&control.Error{Code: refusal.Code, Message: rejected, Effect: control.EffectNone})
 		if aerr != nil {
 			return aerr
 		}

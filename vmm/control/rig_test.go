@@ -2,6 +2,7 @@ package control
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -84,8 +85,33 @@ func (b *backend) Metrics(context.Context) (control.Metrics, error) {
 	return control.Metrics{TimeNanos: 1}, b.err
 }
 
+// lockedBuffer is a log that is read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // serve runs a server of b and returns its socket.
 func serve(t testing.TB, b Backend, o Options) string {
+	t.Helper()
+	_, path := serveWith(t, b, o)
+	return path
+}
+
+// serveWith is serve for tests that look into the server.
+func serveWith(t testing.TB, b Backend, o Options) (*Server, string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "msbc-")
 	if err != nil {
@@ -98,7 +124,8 @@ func serve(t testing.TB, b Backend, o Options) string {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- New(b, o).Serve(ctx, l) }()
+	s := New(b, o)
+	go func() { done <- s.Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
 		select {
@@ -106,12 +133,12 @@ func serve(t testing.TB, b Backend, o Options) string {
 			if err != nil {
 				t.Errorf("serve: %v", err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("the server does not end")
 		}
 		os.RemoveAll(dir)
 	})
-	return path
+	return s, path
 }
 
 // peer is a client that sends what it likes.
@@ -128,7 +155,7 @@ func dial(t testing.TB, path string) *peer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	return &peer{t, c, bufio.NewReader(c)}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"log/slog"
 	"math"
 	"os"
 	"strings"
@@ -78,9 +79,11 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// TestHandshakeErrors has the published errors but for their text.
+// TestHandshakeErrors has the published errors, byte for byte, and the reasons
+// in the log.
 func TestHandshakeErrors(t *testing.T) {
-	path := serve(t, &backend{}, Options{})
+	var log lockedBuffer
+	path := serve(t, &backend{}, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	all := vectors(t)
 	hello := func(change func(*control.Hello)) []byte {
 		h := control.DefaultHello()
@@ -98,24 +101,25 @@ func TestHandshakeErrors(t *testing.T) {
 		name  string
 		wire  []byte
 		error string
+		log   string
 	}{
-		{"other protocol", hello(func(h *control.Hello) { h.Protocol = "msb.agent" }), "invalid_handshake"},
-		{"generation 0", hello(func(h *control.Hello) { h.MinGeneration = 0 }), "invalid_handshake"},
-		{"upside down", hello(func(h *control.Hello) { h.MinGeneration, h.MaxGeneration = 2, 1 }), "invalid_handshake"},
-		{"newer only", hello(func(h *control.Hello) { h.MinGeneration, h.MaxGeneration = 2, 3 }), "unsupported_generation"},
-		{"small frames", hello(func(h *control.Hello) { h.MaxFrameSize = 4095 }), "invalid_handshake"},
-		{"large frames", hello(func(h *control.Hello) { h.MaxFrameSize = 4<<20 + 1 }), "invalid_handshake"},
-		{"none in flight", hello(func(h *control.Hello) { h.MaxInFlight = 0 }), "invalid_handshake"},
-		{"an id", withHead(1, 0, 1), "invalid_handshake"},
-		{"flags", withHead(0, 1, 1), "invalid_handshake"},
-		{"other envelope generation", withHead(0, 0, 2), "invalid_handshake"},
-		{"a request first", request(t, 0, control.TypeCapabilities, control.Empty{}), "invalid_handshake"},
-		{"too long", []byte{0, 0, 0x10, 1}, "invalid_handshake"},
-		{"too short", []byte{0, 0, 0, 4}, "invalid_handshake"},
-		{"no CBOR", []byte{0, 0, 0, 6, 0, 0, 0, 0, 0, 0xff}, "invalid_handshake"},
-		{"JSON behind a zero", append([]byte{0, 0, 0, 0x20}, `{"op":"capabilities"}           `...), "invalid_handshake"},
-		{"newer too", hello(func(h *control.Hello) { h.MaxGeneration = 9 }), ""},
-		{"fewer in flight", hello(func(h *control.Hello) { h.MaxInFlight = 3; h.MaxFrameSize = 8192 }), ""},
+		{"other protocol", hello(func(h *control.Hello) { h.Protocol = "msb.agent" }), "invalid_handshake", "msb.agent"},
+		{"generation 0", hello(func(h *control.Hello) { h.MinGeneration = 0 }), "invalid_handshake", "generations 0 to 1"},
+		{"upside down", hello(func(h *control.Hello) { h.MinGeneration, h.MaxGeneration = 2, 1 }), "invalid_handshake", "generations 2 to 1"},
+		{"newer only", hello(func(h *control.Hello) { h.MinGeneration, h.MaxGeneration = 2, 3 }), "unsupported_generation", "offered were 2 to 3"},
+		{"small frames", hello(func(h *control.Hello) { h.MaxFrameSize = 4095 }), "invalid_handshake", "4095 bytes"},
+		{"large frames", hello(func(h *control.Hello) { h.MaxFrameSize = 4<<20 + 1 }), "invalid_handshake", "4194305 bytes"},
+		{"none in flight", hello(func(h *control.Hello) { h.MaxInFlight = 0 }), "invalid_handshake", "no request in flight"},
+		{"an id", withHead(1, 0, 1), "invalid_handshake", "id 1, flags 0x00"},
+		{"flags", withHead(0, 1, 1), "invalid_handshake", "flags 0x01"},
+		{"other envelope generation", withHead(0, 0, 2), "invalid_handshake", "generation 2"},
+		{"a request first", request(t, 0, control.TypeCapabilities, control.Empty{}), "invalid_handshake", "control.capabilities"},
+		{"too long", []byte{0, 0, 0x10, 1}, "invalid_handshake", "4097 bytes"},
+		{"too short", []byte{0, 0, 0, 4}, "invalid_handshake", "of 4 bytes"},
+		{"no CBOR", []byte{0, 0, 0, 6, 0, 0, 0, 0, 0, 0xff}, "invalid_handshake", "malformed"},
+		{"JSON behind a zero", append([]byte{0, 0, 0, 0x20}, `{"op":"capabilities"}           `...), "invalid_handshake", "invalid_handshake"},
+		{"newer too", hello(func(h *control.Hello) { h.MaxGeneration = 9 }), "", ""},
+		{"fewer in flight", hello(func(h *control.Hello) { h.MaxInFlight = 3; h.MaxFrameSize = 8192 }), "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := dial(t, path)
@@ -128,16 +132,11 @@ func TestHandshakeErrors(t *testing.T) {
 				}
 				return
 			}
-			why := p.failure(0)
-			if why.Code != tt.error || why.Effect != control.EffectNone {
-				t.Errorf("got %+v", why)
-			}
-			why.Message = "operation rejected"
-			again, err := control.AppendFrame(nil, 0, frame.FlagTerminal, 1, control.TypeError, &why)
-			if err != nil || !bytes.Equal(again, all[tt.error].raw) {
-				t.Errorf("got %x, %v", again, err)
+			if got := p.frame(); !bytes.Equal(got, all[tt.error].raw) {
+				t.Errorf("\n got %x\nwant %x", got, all[tt.error].raw)
 			}
 			p.closed()
+			waitFor(t, func() bool { return strings.Contains(log.String(), tt.log) })
 		})
 	}
 }

@@ -286,9 +286,10 @@ func (r *run) bootError(ctx context.Context, err error) error {
 }
 
 func (r *run) startServices(ctx context.Context, work *sync.WaitGroup) {
-	s := Sandbox{Home: r.home, Config: r.config, VM: r.vm, Relay: r.relay, Pauser: r.pauser}
 	for _, service := range r.deps.Services {
-		s.Log = r.log.With("part", service.Name)
+		s := Sandbox{
+			Home: r.home, Config: r.config, VM: r.vm, Relay: r.relay, Pauser: r.pauser, Log: r.log.With("part", service.Name),
+		}
 		if service.Prepare != nil {
 			if err := service.Prepare(ctx, s); err != nil {
 				s.Log.Error("service not started", "error", err)

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -234,5 +235,32 @@ func TestTextOfTheGuestIsCleaned(t *testing.T) {
 	}
 	if got := clean(strings.Repeat("ä", 100), 51); got != strings.Repeat("ä", 25)+"…" {
 		t.Errorf("%q", got)
+	}
+}
+
+// Each service logs as itself, even when it starts after the others.
+func TestServicesLogUnderTheirOwnNames(t *testing.T) {
+	var buf bytes.Buffer
+	r := &run{log: slog.New(slog.NewTextHandler(&buf, nil))}
+	began := make(chan struct{})
+	var mu sync.Mutex
+	service := func(name string) Service {
+		return Service{Name: name, Run: func(_ context.Context, s Sandbox) error {
+			<-began
+			mu.Lock()
+			defer mu.Unlock()
+			s.Log.Info("it is " + name)
+			return nil
+		}}
+	}
+	r.deps.Services = []Service{service("one"), service("two"), service("three")}
+	var work sync.WaitGroup
+	r.startServices(t.Context(), &work)
+	close(began)
+	work.Wait()
+	for _, name := range []string{"one", "two", "three"} {
+		if want := `msg="it is ` + name + `" part=` + name + "\n"; !strings.Contains(buf.String(), want) {
+			t.Errorf("no %q in\n%s", want, buf.String())
+		}
 	}
 }
