@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +36,8 @@ type Ports struct {
 	Control io.ReadWriteCloser
 	// Bulk is asked for once, after the handshake; nil means combined mode, where raw records share Control.
 	Bulk func() (io.ReadWriteCloser, error)
+	// Files accepts connections that carry msb.fs only, straight from mounts; nil = there are none.
+	Files net.Listener
 }
 
 // Machine is what the agent asks of the machine it runs on. Functions may be nil where noted.
@@ -126,6 +129,13 @@ func (a *server) run(ctx context.Context) error {
 	}
 	if a.machine.Ready != nil {
 		a.machine.Ready()
+	}
+	if a.ports.Files != nil {
+		a.helpers.Go(func() {
+			if err := a.nodes.ServeDirect(a.ports.Files); err != nil {
+				a.machine.Logf("direct connections: %v", err)
+			}
+		})
 	}
 	stopHeartbeat := a.startHeartbeat()
 	defer stopHeartbeat()

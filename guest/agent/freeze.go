@@ -270,6 +270,7 @@ func (z *freezer) end() {
 }
 
 func (a *server) holdOutput() {
+	a.nodes.Hold()
 	a.out.hold()
 	if a.bulkOut != nil {
 		a.bulkOut.hold()
@@ -277,6 +278,7 @@ func (a *server) holdOutput() {
 }
 
 func (a *server) releaseOutput() {
+	a.nodes.Release()
 	a.out.release()
 	if a.bulkOut != nil {
 		a.bulkOut.release()

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -23,13 +24,14 @@ import (
 // namespaces are what separates a sandbox of the process engine from its host.
 const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWNET | unix.CLONE_NEWCGROUP
 
-// Namespace is the process engine's entry: `ns --control-fd N [--bulk-fd N] [--device D]`. As PID 1 of fresh
+// Namespace is the process engine's entry: `ns --control-fd N [--bulk-fd N] [--files-fd N] [--device D]`. As PID 1 of fresh
 // namespaces it is the sandbox; else it starts itself there and waits. It returns the exit code: 0 after a shutdown in
 // order.
 func Namespace(args []string) int {
 	flags := flag.NewFlagSet("ns", flag.ContinueOnError)
 	controlFD := flags.Int("control-fd", -1, "descriptor of port agent")
 	bulkFD := flags.Int("bulk-fd", -1, "descriptor of port agent-bulk")
+	filesFD := flags.Int("files-fd", -1, "descriptor of a listening socket for mounts")
 	device := flags.String("device", "", "root disk in place of the bootstrap's")
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -39,12 +41,12 @@ func Namespace(args []string) int {
 		return 2
 	}
 	if os.Getpid() != 1 {
-		return enterNamespaces(*controlFD, *bulkFD, *device)
+		return enterNamespaces(*controlFD, *bulkFD, *filesFD, *device)
 	}
 	started := bootTime()
 	exec.HideDescriptors()
 	s := &sandbox{device: *device, reaper: exec.NewReaper()}
-	if err := s.run(*controlFD, *bulkFD, started); err != nil {
+	if err := s.run(*controlFD, *bulkFD, *filesFD, started); err != nil {
 		logf("%v", err)
 		s.stop()
 		return 1
@@ -54,13 +56,18 @@ func Namespace(args []string) int {
 }
 
 // enterNamespaces runs this program again as PID 1 of new namespaces and waits for its end. The child dies with us.
-func enterNamespaces(control, bulk int, device string) int {
+func enterNamespaces(control, bulk, listener int, device string) int {
 	runtime.LockOSThread()
-	files := []uintptr{0, 1, 2, uintptr(control)}
-	argv := []string{"msb-guest", "ns", "--control-fd", "3"}
-	if bulk >= 0 {
-		files = append(files, uintptr(bulk))
-		argv = append(argv, "--bulk-fd", "4")
+	files := []uintptr{0, 1, 2}
+	argv := []string{"msb-guest", "ns"}
+	for _, f := range []struct {
+		flag string
+		fd   int
+	}{{"--control-fd", control}, {"--bulk-fd", bulk}, {"--files-fd", listener}} {
+		if f.fd >= 0 {
+			argv = append(argv, f.flag, strconv.Itoa(len(files)))
+			files = append(files, uintptr(f.fd))
+		}
 	}
 	if device != "" {
 		argv = append(argv, "--device", device)
@@ -73,9 +80,8 @@ func enterNamespaces(control, bulk int, device string) int {
 		logf("start in new namespaces: %v: the process engine needs root", err)
 		return 1
 	}
-	unix.Close(control)
-	if bulk >= 0 {
-		unix.Close(bulk)
+	for _, fd := range files[3:] {
+		unix.Close(int(fd))
 	}
 	var status syscall.WaitStatus
 	for {
@@ -97,7 +103,7 @@ type sandbox struct {
 	rooted bool
 }
 
-func (s *sandbox) run(controlFD, bulkFD int, started uint64) error {
+func (s *sandbox) run(controlFD, bulkFD, filesFD int, started uint64) error {
 	tune()
 	// Nothing that is mounted from here on may reach the host.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -106,6 +112,15 @@ func (s *sandbox) run(controlFD, bulkFD int, started uint64) error {
 	ports := agent.Ports{Control: inherited(controlFD, wire.ControlPortName)}
 	if bulkFD >= 0 {
 		ports.Bulk = func() (io.ReadWriteCloser, error) { return inherited(bulkFD, wire.BulkPortName), nil }
+	}
+	if filesFD >= 0 {
+		f := os.NewFile(uintptr(filesFD), "files")
+		l, err := net.FileListener(f)
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("boot: the socket for mounts: %w", err)
+		}
+		ports.Files = l
 	}
 	return agent.Serve(context.Background(), ports, agent.Machine{
 		Root:      s.root,

@@ -36,7 +36,7 @@ func (r *request) read(op *agent.NodeRead) (agent.NodeResult, error) {
 	if err := r.reserve(int(op.Len)); err != nil {
 		return nil, err
 	}
-	buf := make([]byte, op.Len)
+	buf := r.scratch(int(op.Len))
 	n := 0
 	for n < len(buf) {
 		m, err := unix.Pread(h.fd, buf[n:], int64(op.Offset)+int64(n))

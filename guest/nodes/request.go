@@ -30,8 +30,9 @@ type request struct {
 	payload agent.NodeRequestPayload
 	size    int // bytes of the payload
 	who     *identity
+	direct  *direct // the connection that it came on; nil: the agent's port
 
-	cancel  chan struct{} // closed to end the request early
+	cancel  chan struct{} // closed to end the request early; nil on a direct connection
 	stopped atomic.Bool
 
 	table   *table
@@ -43,14 +44,18 @@ type request struct {
 
 // check refuses what no guest can do, before anything is done.
 func (r *request) check() error {
-	streams := 0
+	streams, waits := 0, false
 	for _, op := range r.payload.Ops {
-		switch op.(type) {
+		switch op := op.(type) {
 		case *agent.NodeReadStream, *agent.NodeWriteStream:
 			streams++
+		case *agent.NodeLock:
+			waits = waits || op.Wait
 		}
 	}
 	switch {
+	case r.direct != nil && (streams > 0 || waits):
+		return fail(unix.EOPNOTSUPP, "a direct connection has no streams and does not wait for locks")
 	case streams > 1:
 		return fail(unix.EINVAL, "a request holds one stream at most")
 	case streams == 1 && r.payload.Bulk == nil:
@@ -106,9 +111,7 @@ func (r *request) answer() {
 		_ = s.out.Send(r.id, agent.NodeResponse, response(r.results, r.err))
 	}
 	r.results = nil
-	if r.permit {
-		<-s.large
-	}
+	r.free()
 }
 
 // reserve makes sure that n more bytes of results fit.

@@ -1,8 +1,6 @@
 package nodes
 
 import (
-	"context"
-
 	"golang.org/x/sys/unix"
 )
 
@@ -25,8 +23,7 @@ func (s *Service) submit(ownerID uint32, r *request) error {
 	}
 	o := s.owners[ownerID]
 	if o == nil {
-		o = &owner{requests: make(map[uint32]*request)}
-		o.ctx, o.cancel = context.WithCancel(context.Background())
+		o = newOwner()
 		s.owners[ownerID] = o
 	}
 	switch {

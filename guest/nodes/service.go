@@ -47,6 +47,8 @@ type Service struct {
 	large chan struct{} // requests with answers above largeAnswer
 	held  atomic.Int64  // bytes of requests that wait, all clients
 
+	direct gatekeeper
+
 	mu       sync.Mutex
 	owners   map[uint32]*owner
 	sessions map[sessionKey]*table
@@ -67,6 +69,7 @@ func New(out port.Out, flows Flows) *Service {
 	s.cache.init()
 	s.root.init()
 	s.maker.init()
+	s.direct.init()
 	return s
 }
 
@@ -148,17 +151,22 @@ func (s *Service) CloseOwner(ownerID uint32) <-chan struct{} {
 	go func() {
 		defer s.wg.Done()
 		o.wg.Wait()
-		s.mu.Lock()
-		t := o.table
-		o.table = nil
-		last := t != nil && s.leave(t)
-		s.mu.Unlock()
-		if last {
-			t.close()
-		}
+		s.drop(o)
 		close(done)
 	}()
 	return done
+}
+
+// drop takes a client that has gone off its table.
+func (s *Service) drop(o *owner) {
+	s.mu.Lock()
+	t := o.table
+	o.table = nil
+	last := t != nil && s.leave(t)
+	s.mu.Unlock()
+	if last {
+		t.close()
+	}
 }
 
 // Close ends everything and waits for it, but no longer than a second for system calls that do not return.
@@ -173,6 +181,7 @@ func (s *Service) Close() {
 	for _, id := range ids {
 		s.CloseOwner(id)
 	}
+	s.direct.close()
 	done := make(chan struct{})
 	go func() {
 		s.wg.Wait()
@@ -220,4 +229,10 @@ type owner struct {
 	running  int
 	parked   int
 	requests map[uint32]*request // those not answered
+}
+
+func newOwner() *owner {
+	o := &owner{requests: make(map[uint32]*request)}
+	o.ctx, o.cancel = context.WithCancel(context.Background())
+	return o
 }

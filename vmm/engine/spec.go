@@ -48,6 +48,9 @@ type Spec struct {
 
 	KernelLog string // file the guest's console is appended to (created 0600); "" = thrown away
 	DualPort  bool   // also the port "agent-bulk"
+	// FilesSocket is a path where mounts reach the guest's file system without the runtime in between, for the owner
+	// only; "" = nowhere. An engine without such a way ignores it.
+	FilesSocket string
 
 	CacheDir string // where what was learnt about this host is remembered (accelerator probe); "" = nowhere
 }
@@ -86,7 +89,7 @@ func (s *Spec) Validate() error {
 	default:
 		return fmt.Errorf("disk format %q is unknown: use qcow2 or raw", s.DiskFormat)
 	}
-	for _, p := range []string{s.Dir, s.Kernel, s.Initrd, s.Guest, s.Disk, s.KernelLog, s.CacheDir} {
+	for _, p := range []string{s.Dir, s.Kernel, s.Initrd, s.Guest, s.Disk, s.KernelLog, s.CacheDir, s.FilesSocket} {
 		if p != "" && !filepath.IsAbs(p) {
 			return fmt.Errorf("path %q is not absolute", p)
 		}

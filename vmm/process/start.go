@@ -14,7 +14,7 @@ import (
 	"msb/vmm/engine/console"
 )
 
-// Start runs `GUEST ns --control-fd N [--bulk-fd N] [--device PATH]` as the first process of new namespaces, with what
+// Start runs `GUEST ns --control-fd N [--bulk-fd N] [--files-fd N] [--device PATH]` as the first process of new namespaces, with what
 // it prints in the kernel log. CPUs and memory are the host's: the numbers of s are not enforced.
 func (e *Engine) Start(ctx context.Context, s engine.Spec) (_ engine.VM, err error) {
 	if err := s.Validate(); err != nil {
@@ -69,6 +69,15 @@ func (e *Engine) Start(ctx context.Context, s engine.Spec) (_ engine.VM, err err
 		undo = append(undo, p.Close)
 		pairs = append(pairs, p)
 		cmd.ExtraFiles = append(cmd.ExtraFiles, p.Theirs)
+	}
+	if s.FilesSocket != "" {
+		l, err := listen(s.FilesSocket)
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close() // the guest has its own
+		cmd.Args = append(cmd.Args, "--files-fd", strconv.Itoa(firstFD+len(cmd.ExtraFiles)))
+		cmd.ExtraFiles = append(cmd.ExtraFiles, l)
 	}
 	cmd.Args = append(cmd.Args, "--control-fd", strconv.Itoa(firstFD))
 	m.control = pairs[0].Ours

@@ -211,7 +211,7 @@ func (r *run) boot(ctx context.Context) error {
 	r.caps = eng.Capabilities()
 	c := r.config
 	spec.Name, spec.Dir, spec.Disk, spec.KernelLog = r.name, r.home.SandboxDir(r.name), r.home.DiskPath(r.name, c.Engine), r.home.KernelLog(r.name)
-	spec.DiskFormat = r.caps.DiskFormat
+	spec.DiskFormat, spec.FilesSocket = r.caps.DiskFormat, r.home.FilesSocket(r.name)
 	spec.CPUs, spec.MaxCPUs, spec.MemoryMiB, spec.MaxMemoryMiB = c.CPUs, c.MaxCPUs, c.MemoryMiB, c.MaxMemoryMiB
 	spec.Accel, spec.Net, spec.DualPort = c.Accel, c.Net, c.DualPort
 	if err := eng.Check(ctx); err != nil {

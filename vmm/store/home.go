@@ -116,6 +116,10 @@ func (h *Home) SocketDir(name string) string {
 // AgentSocket is where the relay serves the agent protocol.
 func (h *Home) AgentSocket(name string) string { return filepath.Join(h.SocketDir(name), "agent.sock") }
 
+// FilesSocket is where mounts reach the guest's file system without the runtime in between, if the engine has such a
+// way.
+func (h *Home) FilesSocket(name string) string { return filepath.Join(h.SocketDir(name), "files.sock") }
+
 // ControlSocket is where the runtime serves the control protocol.
 func (h *Home) ControlSocket(name string) string {
 	return filepath.Join(h.SocketDir(name), "control.sock")

@@ -1,0 +1,176 @@
+package nodes
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"msb/protocol/agent"
+	"msb/protocol/frame"
+)
+
+const (
+	// firstRequest bounds the wait for the request that says whose connection it is.
+	firstRequest = 5 * time.Second
+	// answerTime bounds the wait for a host that does not take an answer.
+	answerTime = 30 * time.Second
+)
+
+// ServeDirect serves connections that carry nothing but msb.fs, one request after the other: the goroutine that has
+// read a request does it and writes the answer, without the queues of the agent's loop. The first operation of such a
+// connection is a join, and there is only that one. Streams and waits for locks are refused. A connection that sends
+// anything else is closed. ServeDirect returns when the listener is closed, which Close does.
+func (s *Service) ServeDirect(l net.Listener) error {
+	if !s.direct.open(l) {
+		return l.Close()
+	}
+	for {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			s.acceptDirect(conn)
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ECONNABORTED):
+			time.Sleep(50 * time.Millisecond)
+		default:
+			return err
+		}
+	}
+}
+
+func (s *Service) acceptDirect(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || !s.direct.add(conn) {
+		conn.Close()
+		return
+	}
+	s.wg.Go(func() {
+		d := &direct{svc: s, conn: conn, owner: newOwner(), in: reader{src: conn}}
+		d.serve()
+		s.direct.remove(conn)
+		d.owner.cancel()
+		s.drop(d.owner)
+	})
+}
+
+// Hold lets no direct connection begin a request until Release, and returns when none is under way.
+func (s *Service) Hold() { s.direct.hold() }
+
+// Release ends Hold.
+func (s *Service) Release() { s.direct.release() }
+
+// direct is one direct connection.
+type direct struct {
+	svc   *Service
+	conn  net.Conn
+	owner *owner
+	in    reader
+	body  *buffer // of the request
+	data  *buffer // what a read returns; nil: none was used
+	out   agent.Gathered
+}
+
+// serve answers requests until the connection ends or what comes is none.
+func (d *direct) serve() {
+	_ = d.conn.SetReadDeadline(time.Now().Add(firstRequest))
+	for first := true; ; first = false {
+		id, body, err := d.next()
+		if err != nil {
+			return
+		}
+		err = d.answer(id, body, first)
+		d.body.give()
+		d.data.give()
+		d.body, d.data = nil, nil
+		if err != nil {
+			return
+		}
+		if first {
+			_ = d.conn.SetReadDeadline(time.Time{})
+		}
+	}
+}
+
+var errNoRequest = errors.New("not a request of msb.fs")
+
+// next reads a frame.
+func (d *direct) next() (id uint32, body []byte, err error) {
+	var head [frame.Overhead]byte
+	if err := d.in.full(head[:]); err != nil {
+		return 0, nil, err
+	}
+	length := binary.BigEndian.Uint32(head[:])
+	if err := frame.CheckLength(length); err != nil {
+		return 0, nil, err
+	}
+	if head[8] != agent.NodeRequest.Flags() {
+		return 0, nil, errNoRequest
+	}
+	size := int(length) - frame.HeaderSize
+	d.body = takeBuffer(size)
+	body = d.body.b[:size]
+	return binary.BigEndian.Uint32(head[4:]), body, d.in.full(body)
+}
+
+// answer does a request and writes what became of it.
+func (d *direct) answer(id uint32, body []byte, first bool) error {
+	env, err := agent.ParseEnvelope(body)
+	if err != nil {
+		return err
+	}
+	r := &request{svc: d.svc, own: d.owner, id: id, version: env.V, direct: d}
+	if t, _ := env.Type(); t != agent.NodeRequest {
+		return errNoRequest
+	}
+	if err := agent.DecodePayload(env.P, &r.payload); err != nil {
+		return err
+	}
+	if _, joins := r.payload.Ops[0].(*agent.NodeJoin); joins != first {
+		return errNoRequest
+	}
+	if !d.svc.direct.enter() {
+		return net.ErrClosed
+	}
+	if r.err = r.check(); r.err == nil {
+		d.svc.gate <- struct{}{}
+		r.run()
+		<-d.svc.gate
+	}
+	d.svc.direct.leave()
+	defer r.free()
+	answer := response(r.results, r.err)
+	if err := d.out.Response(id, &answer); err != nil {
+		return err
+	}
+	if r.used > directQuick {
+		_ = d.conn.SetWriteDeadline(time.Now().Add(answerTime))
+		defer d.conn.SetWriteDeadline(time.Time{})
+	}
+	_, err = d.out.WriteTo(d.conn)
+	return err
+}
+
+// directQuick is the size of an answer that a socket takes without waiting.
+const directQuick = 32 << 10
+
+// free gives the permit for a large answer back.
+func (r *request) free() {
+	if r.permit {
+		r.permit = false
+		<-r.svc.large
+	}
+}
+
+// scratch returns memory for n bytes of results, valid until the answer has been sent.
+func (r *request) scratch(n int) []byte {
+	if r.direct == nil || r.direct.data != nil {
+		return make([]byte, n)
+	}
+	r.direct.data = takeBuffer(n)
+	return r.direct.data.b[:n]
+}
