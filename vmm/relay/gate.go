@@ -26,6 +26,9 @@ func (a amount) minus(b amount) amount {
 	return amount{a.bytes - min(a.bytes, b.bytes), a.frames - min(a.frames, b.frames)}
 }
 
+// over is a part of it.
+func (a amount) over(n uint64) amount { return amount{a.bytes / n, a.frames / n} }
+
 // smaller is the smaller one of each part.
 func (a amount) smaller(b amount) amount {
 	return amount{min(a.bytes, b.bytes), min(a.frames, b.frames)}

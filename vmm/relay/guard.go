@@ -60,7 +60,7 @@ var strictMap = func() cbor.DecMode {
 func reserved(t agent.Type) bool {
 	switch t {
 	case agent.Bootstrap, agent.InitAck, agent.ClientDisconnected, agent.ClockSync,
-		agent.WorkloadFreeze, agent.WorkloadThaw, agent.RootDiskPrepare, agent.RootDiskGrow:
+		agent.WorkloadFreeze, agent.WorkloadThaw, agent.RootDiskPrepare, agent.RootDiskGrow, agent.InputWatch:
 		return true
 	}
 	return false

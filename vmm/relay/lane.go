@@ -10,6 +10,7 @@ const (
 
 // lane is what waits of one client for the guest. The scheduler's lock guards it.
 type lane struct {
+	slot     int  // of its client
 	commands fifo // control class, and not behind data of the same id
 	stream   fifo // data on the control port, and the commands that must follow it
 	raw      fifo // raw records of the bulk port
@@ -22,7 +23,15 @@ type lane struct {
 	open, gone bool
 	abandoned  bool // its client has hung up: nobody waits for room
 
-	acct account // what of the guest's data credit it is taken to use
+	turns record // see turn
+}
+
+// data returns the client's queue of data for a port.
+func (l *lane) data(port portIndex) *fifo {
+	if port == bulkPort {
+		return &l.raw
+	}
+	return &l.stream
 }
 
 func (l *lane) hasData() bool { return l.stream.len() > 0 || l.raw.len() > 0 }
@@ -30,7 +39,7 @@ func (l *lane) hasData() bool { return l.stream.len() > 0 || l.raw.len() > 0 }
 // ready says whether the client has data for a port that may be sent now.
 func (l *lane) ready(port portIndex) bool {
 	q := l.data(port)
-	if q.len() == 0 {
+	if !l.open || q.len() == 0 {
 		return false
 	}
 	// Raw records follow an answer to the request, so it has been sent.

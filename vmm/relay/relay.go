@@ -74,16 +74,20 @@ func New(g *Guest, o Options) *Relay {
 	if o.Stall <= 0 {
 		o.Stall = 5 * time.Second
 	}
+	exact := agent.InputWatch.AvailableTo(g.Generation, g.Ready.Extensions)
 	gated := g.Ready.BarrierVersion != nil && *g.Ready.BarrierVersion == agent.BarrierVersion
 	r := &Relay{
 		guest: g, opts: o, log: o.Log, pool: g.pool, shield: o.Shield,
 		leased:    g.Ready.RelayLease != nil && g.Ready.RelayLease.MaxFormat >= 1,
 		strictIDs: g.Dual(),
-		sched:     newScheduler(newGate(gated), g.Dual()),
+		sched:     newScheduler(newGate(gated), exact, g.Dual()),
 		listeners: map[net.Listener]struct{}{},
 		conns:     map[net.Conn]struct{}{},
 		replies:   make(chan reply, 1),
 		done:      make(chan struct{}),
+	}
+	if exact {
+		r.sendLifecycle(agent.InputWatch, agent.InputWatchPayload{})
 	}
 	r.start(r.readControl)
 	r.start(func() error { return r.sched.write(controlPort, g.controlPort) })
@@ -226,7 +230,7 @@ func (r *Relay) serve(conn net.Conn, quiet bool) {
 		r.log.Warn("client refused: every range of ids is taken or being cleaned", "limit", frame.MaxClients)
 		return
 	}
-	c.lane = r.sched.addLane()
+	c.lane = r.sched.addLane(c.slot)
 	if r.leased {
 		lease := newPacket(frame.AppendLease(nil, frame.Lease{Event: frame.LeaseConnected, Start: c.start, End: c.end, Incarnation: c.inc}))
 		lease.after = func() { r.sched.openLane(c.lane) }

@@ -52,6 +52,7 @@ type kind struct {
 	leases     bool
 	barrier    bool
 	dual       bool
+	exact      bool // it says whose input it has consumed
 	opts       Options
 }
 
@@ -88,6 +89,9 @@ func newRig(t testing.TB, k kind) *rig {
 		two := agent.BarrierVersion
 		ready.BarrierVersion = &two
 	}
+	if k.exact {
+		ready.Extensions = agent.Extensions{agent.ExtInput: 1}
+	}
 	if k.dual {
 		hostBulk, g.bulk = pair(t)
 		bulk = hostBulk
@@ -107,6 +111,9 @@ func newRig(t testing.TB, k kind) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{t: t, guest: g, relay: New(booted, k.opts), socket: filepath.Join(t.TempDir(), "s")}
+	if k.exact {
+		g.want(encode(t, frame.IDLifecycle, agent.InputWatch, 9, agent.InputWatchPayload{}))
+	}
 	l, err := Listen(r.socket)
 	if err != nil {
 		t.Fatal(err)

@@ -94,6 +94,7 @@ func TestClientRules(t *testing.T) {
 		{"another client's end", 9, true, fr(id, 0, env(9, "core.relay.client.disconnected")), agent.KindUnsupportedType},
 		{"clock", 9, true, fr(id, 0, env(9, "core.clock.sync")), agent.KindUnsupportedType},
 		{"freeze", 9, true, fr(id, 0, env(9, "core.workload.freeze")), agent.KindUnsupportedType},
+		{"watch over input", 9, true, fr(id, 0, env(9, "msb.input.watch")), agent.KindUnsupportedType},
 		{"lease record", 9, true, frame.AppendLease(nil, frame.Lease{Event: 1, Start: 1, End: 9, Incarnation: frame.Incarnation{1}}), drop},
 		{"id 0 shutdown flag on another type", 9, false, fr(0, 4, ping), drop},
 	}

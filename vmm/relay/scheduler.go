@@ -23,10 +23,14 @@ const (
 
 // scheduler decides which frame is written to the guest next.
 type scheduler struct {
-	mu     sync.Mutex
-	dual   bool // raw records have a port of their own
-	gate   gate
-	shares shares
+	mu   sync.Mutex
+	dual bool // raw records have a port of their own
+	gate gate
+
+	exact  bool     // the guest says whose data it has consumed
+	unread accounts // then
+	turn   turn     // otherwise
+	next   int      // where the round over lanes for data begins
 
 	lifecycle fifo // id 0xFFFFFFFF: neither counted nor held
 	host      fifo // the runtime's own frames, leases and cleaning
@@ -40,8 +44,8 @@ type scheduler struct {
 	closed bool
 }
 
-func newScheduler(g gate, dual bool) *scheduler {
-	s := &scheduler{gate: g, dual: dual, wake: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}}
+func newScheduler(g gate, exact, dual bool) *scheduler {
+	s := &scheduler{gate: g, exact: exact, dual: dual, wake: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}}
 	s.quiet.L = &s.mu
 	return s
 }
@@ -57,8 +61,8 @@ func (s *scheduler) poke() {
 }
 
 // addLane makes the lane of a new client.
-func (s *scheduler) addLane() *lane {
-	l := &lane{behind: map[uint32]int{}, ahead: map[uint32]int{}, acct: account{window: firstWindow}}
+func (s *scheduler) addLane(slot int) *lane {
+	l := &lane{slot: slot, behind: map[uint32]int{}, ahead: map[uint32]int{}}
 	l.room.L = &s.mu
 	s.mu.Lock()
 	s.lanes = append(s.lanes, l)
@@ -75,8 +79,6 @@ func (s *scheduler) dropLane(l *lane, cleaning []*packet) {
 	}
 	l.gone = true
 	l.clear()
-	l.acct.old.drainTo(&s.shares.ghost)
-	l.acct.fresh.drainTo(&s.shares.ghost)
 	for i, o := range s.lanes {
 		if o == l {
 			s.lanes = append(s.lanes[:i], s.lanes[i+1:]...)

@@ -152,6 +152,15 @@ func (r *Relay) lifecycle(p *packet) {
 		r.sched.credit(credit, time.Now())
 		return
 	}
+	if t == agent.InputConsumed {
+		var report agent.InputConsumedPayload
+		if err := agent.DecodePayload(e.P, &report); err != nil {
+			r.log.Warn("guest sent a bad report of consumed input", "error", err)
+			return
+		}
+		r.sched.consumed(report)
+		return
+	}
 	if !known || !r.expected.Load() {
 		r.log.Warn("guest sent an unexpected message on the lifecycle channel", "type", fmt.Sprintf("%.60q", e.T))
 		return
@@ -219,9 +228,18 @@ func (s *scheduler) release() {
 // credit takes new limits from the guest.
 func (s *scheduler) credit(p agent.Position, now time.Time) {
 	s.mu.Lock()
-	s.consumed(s.gate.credit(p), now)
+	if consumed := s.gate.credit(p); consumed.frames > 0 {
+		s.turn.deadline = now.Add(s.turn.pause)
+	}
 	s.mu.Unlock()
 	s.poke()
+}
+
+// consumed takes the guest's report of whose data it has consumed. The credit that goes with it follows.
+func (s *scheduler) consumed(p agent.InputConsumedPayload) {
+	s.mu.Lock()
+	s.unread.consumed(p)
+	s.mu.Unlock()
 }
 
 // openLane lets a client's frames flow.
