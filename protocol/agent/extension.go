@@ -19,10 +19,12 @@ const (
 	ExtExec = "msb.exec"
 	// ExtInput tells the runtime whose input the guest has consumed.
 	ExtInput = "msb.input"
+	// ExtWatch tells what changes in the file system.
+	ExtWatch = "msb.fs.watch"
 )
 
 // OurExtensions returns what this build speaks, each at its newest version.
-func OurExtensions() Extensions { return Extensions{ExtFS: 1, ExtExec: 1, ExtInput: 1} }
+func OurExtensions() Extensions { return Extensions{ExtFS: 1, ExtExec: 1, ExtInput: 1, ExtWatch: 1} }
 
 // extensionBase is the first Type of an extension. The table of core types
 // stays the contract's.
@@ -38,6 +40,12 @@ const (
 	ExecSignaled
 	InputWatch
 	InputConsumed
+	WatchRequest
+	WatchStarted
+	WatchEvents
+	WatchSeen
+	WatchCancel
+	WatchEnded
 	extensionEnd
 )
 
@@ -55,6 +63,12 @@ var extensions = [extensionEnd - extensionBase]extensionInfo{
 	ExecOpen - extensionBase:      {ExtExec, 1, typeInfo{"msb.exec.request", 0, HostToGuest, session}},
 	ExecCredit - extensionBase:    {ExtExec, 1, typeInfo{"msb.exec.credit", 0, HostToGuest, 0}},
 	ExecSignaled - extensionBase:  {ExtExec, 1, typeInfo{"msb.exec.signaled", 0, GuestToHost, 0}},
+	WatchRequest - extensionBase:  {ExtWatch, 1, typeInfo{"msb.fs.watch.request", 0, HostToGuest, session}},
+	WatchStarted - extensionBase:  {ExtWatch, 1, typeInfo{"msb.fs.watch.started", 0, GuestToHost, 0}},
+	WatchEvents - extensionBase:   {ExtWatch, 1, typeInfo{"msb.fs.watch.events", 0, GuestToHost, 0}},
+	WatchSeen - extensionBase:     {ExtWatch, 1, typeInfo{"msb.fs.watch.seen", 0, HostToGuest, 0}},
+	WatchCancel - extensionBase:   {ExtWatch, 1, typeInfo{"msb.fs.watch.cancel", 0, HostToGuest, 0}},
+	WatchEnded - extensionBase:    {ExtWatch, 1, typeInfo{"msb.fs.watch.ended", 0, GuestToHost, terminal}},
 	InputWatch - extensionBase:    {ExtInput, 1, typeInfo{"msb.input.watch", 0, HostToGuest, 0}},
 	InputConsumed - extensionBase: {ExtInput, 1, typeInfo{"msb.input.consumed", 0, GuestToHost, 0}},
 }

@@ -45,6 +45,12 @@ var messageFields = map[Type][]string{
 	ExecCredit:    structFields(ExecCreditPayload{}),
 	ExecSignaled:  structFields(ExecSignaledPayload{}),
 	InputWatch:    structFields(InputWatchPayload{}),
+	WatchRequest:  structFields(WatchRequestPayload{}),
+	WatchStarted:  structFields(WatchStartedPayload{}),
+	WatchEvents:   {"seq u64", "lost bool", "events [event]"},
+	WatchSeen:     structFields(WatchSeenPayload{}),
+	WatchCancel:   structFields(WatchCancelPayload{}),
+	WatchEnded:    structFields(WatchEndedPayload{}),
 	InputConsumed: {"operations [[id u32, bytes u64, frames u64]]"},
 }
 
@@ -75,7 +81,17 @@ func currentSchema(name string) extensionSchema {
 		dir := map[Direction]string{HostToGuest: "host to guest", GuestToHost: "guest to host", BothWays: "both"}[t.Direction()]
 		s.Messages = append(s.Messages, extensionMessage{t.String(), version, dir, t.Flags(), messageFields[t]})
 	}
-	if name != ExtFS {
+	switch name {
+	case ExtFS:
+	case ExtWatch:
+		s.Parts = map[string][]string{"event": listFields(&WatchEvent{})}
+		s.Numbers = map[string]uint64{
+			"window": WatchWindow, "max_events": MaxWatchEvents, "pulse_ms": WatchPulse,
+			"data": uint64(WatchData), "attr": uint64(WatchAttr), "created": uint64(WatchCreated), "deleted": uint64(WatchDeleted),
+			"moved_away": uint64(WatchMovedAway), "moved_here": uint64(WatchMovedHere),
+		}
+		return s
+	default:
 		return s
 	}
 	s.Operations, s.Results, s.Parts = map[string][]string{}, map[string][]string{}, map[string][]string{}
