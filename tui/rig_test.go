@@ -159,6 +159,7 @@ func (tracker) List(context.Context) ([]turnrpc.MCPTool, error) { return nil, ni
 func (tracker) Call(context.Context, turnrpc.MCPCall) (turnrpc.MCPResult, error) {
 	return turnrpc.MCPResult{Text: `[{"id":7,"title":"store flakes"}]`}, nil
 }
+func (tracker) Claim(string, string) string { return "" }
 func (tracker) Cancel(string) {}
 func (tracker) Close() error  { return nil }
 
