@@ -137,8 +137,11 @@ func (s *Session) serveProvider(f *turnrpc.Frame) (any, error) {
 		if err := f.DecodeParams(&p); err != nil {
 			return nil, err
 		}
-		id, err := s.provider.Open(s.ctx, p.Model, p.Rich)
-		return turnrpc.ProviderOpened{StreamID: id}, err
+		opened, err := s.provider.Open(s.ctx, p.Model, p.Rich)
+		if !s.has(turnrpc.ExtContextWindow) {
+			opened.InputTokens = 0
+		}
+		return opened, err
 	case turnrpc.MethodProviderSend:
 		var p turnrpc.ProviderSend
 		if err := f.DecodeParams(&p); err != nil {

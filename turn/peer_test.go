@@ -186,14 +186,14 @@ type fakeProvider struct {
 	fail error
 }
 
-func (f *fakeProvider) Open(_ context.Context, alias string, _ bool) (string, error) {
+func (f *fakeProvider) Open(_ context.Context, alias string, _ bool) (turnrpc.ProviderOpened, error) {
 	if f.fail != nil {
-		return "", f.fail
+		return turnrpc.ProviderOpened{}, f.fail
 	}
 	if alias == "panic" {
 		panic("provider")
 	}
-	return "s1", nil
+	return turnrpc.ProviderOpened{StreamID: "s1", InputTokens: 1000}, nil
 }
 func (f *fakeProvider) Send(_ context.Context, id string, _ []byte, last bool) error {
 	if last {

@@ -490,6 +490,22 @@ func TestMCPCancelAndTwice(t *testing.T) {
 	}
 }
 
+// How large a request may be is told to a guest that asked for it, and to no other.
+func TestContextWindow(t *testing.T) {
+	for more, want := range map[string]string{
+		"": `{"stream_id":"s1"}`, ours: `{"stream_id":"s1"}`,
+		`,"extensions":{"context_window":1}`: `{"stream_id":"s1","input_tokens":1000}`,
+	} {
+		done := make(chan struct{})
+		open(t, Options{Provider: provider(nil)}, more, func(g *guest) {
+			defer close(done)
+			g.say(`{"v":4,"id":"g-1","method":"provider_open","params":{"model":"x"}}`)
+			g.expect(`{"v":4,"id":"g-1","result":` + want + `}`)
+		})
+		<-done
+	}
+}
+
 func TestProvider(t *testing.T) {
 	done := make(chan struct{})
 	open(t, Options{Provider: provider(nil)}, "", func(g *guest) {

@@ -17,8 +17,8 @@ var ErrGuestTooOld = errors.New("guest protocol too old")
 
 // Provider brokers the models of one session. It is safe for concurrent use.
 type Provider interface {
-	// Open prepares a stream to a model profile and returns its id.
-	Open(ctx context.Context, alias string, rich bool) (streamID string, err error)
+	// Open prepares a stream to a model profile.
+	Open(ctx context.Context, alias string, rich bool) (turnrpc.ProviderOpened, error)
 	// Send adds a piece of the request; the upstream request starts when last.
 	Send(ctx context.Context, streamID string, data []byte, last bool) error
 	// Cancel ends a stream; an unknown one is ignored.

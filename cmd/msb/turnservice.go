@@ -101,7 +101,14 @@ func newTurnEngine(p engineParts) (*turnEngine, error) {
 	if err != nil {
 		return nil, err
 	}
-	gate, err := approval.New(approval.Options{Audit: audit, Rules: rules, Tool: func(server, tool string) string {
+	patience := func() time.Duration {
+		c, err := config.Load(p.settings)
+		if err != nil {
+			return 0
+		}
+		return c.Approvals.Timeout
+	}
+	gate, err := approval.New(approval.Options{Audit: audit, Rules: rules, Timeout: patience, Tool: func(server, tool string) string {
 		c, err := config.Load(p.settings)
 		if err != nil {
 			return config.PolicyDeny // what cannot be read allows nothing

@@ -7,14 +7,8 @@ import (
 	"msb/protocol/turnrpc"
 )
 
-// Budgets of a request's messages, in encoded bytes. A token is some four bytes of text: the first one fits models with
-// a window of 128 000 tokens with room for tools and an answer. The second is tried when a host says that the request
-// is too large for its model.
-const (
-	messageBudget = 384 << 10
-	smallBudget   = 96 << 10
-	maxMessages   = turnrpc.MaxProviderMessages - 8 // less a system prompt
-)
+// maxMessages is what a request may have, less a system prompt.
+const maxMessages = turnrpc.MaxProviderMessages - 8
 
 // keptWhole is how many messages at the end are not shortened in the first step.
 const keptWhole = 12

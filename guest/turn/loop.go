@@ -187,23 +187,35 @@ func (t *turn) listTools() error {
 // tooLarge finds the words of providers for a request that does not fit in a model's window.
 var tooLarge = regexp.MustCompile(`(?i)too (large|long|many tokens)|context (length|window|size)|maximum context|token limit`)
 
-// askModel asks the model with the conversation so far. When a host says that it is too large, it is made smaller, once.
+// askModel asks the model with the conversation so far, made small enough for the model's window. When a host says that
+// it is too large all the same, it is made smaller, once.
 func (t *turn) askModel() (answer, error) {
-	budget := messageBudget
-	for {
-		messages := t.a.history.Messages(budget)
-		size := requestSize(messages)
-		req := turnrpc.ProviderRequest{Messages: t.withPrompt(messages), Tools: t.tools}
-		got, err := t.a.ask(t.ctx, req, t.rich, func(text string) error {
+	fixed := fixedSize(t.prompt(), t.tools)
+	var model string
+	var size int // of the messages sent
+	ask := func(smaller int) (answer, error) {
+		return t.a.ask(t.ctx, t.rich, func(name string, window int) turnrpc.ProviderRequest {
+			budget := t.a.tokens.budget(name, window, fixed)
+			if smaller > 0 {
+				budget = min(budget, smaller)
+			}
+			messages := t.a.history.Messages(budget)
+			model, size = name, requestSize(messages)
+			return turnrpc.ProviderRequest{Messages: t.withPrompt(messages), Tools: t.tools}
+		}, func(text string) error {
 			return t.emit(turnrpc.AgentEvent{Kind: turnrpc.EventText, Text: text})
 		})
-		if err != nil && got.text == "" && budget == messageBudget && size > smallBudget && t.ctx.Err() == nil && tooLarge.MatchString(err.Error()) {
-			t.a.log.Info("the conversation is too large for the model and is compacted", "bytes", size, "err", err)
-			budget = smallBudget
-			continue
-		}
-		return got, err
 	}
+	got, err := ask(0)
+	if err != nil && got.text == "" && size > leastBudget && t.ctx.Err() == nil && tooLarge.MatchString(err.Error()) {
+		smaller := t.a.tokens.refused(model, size)
+		t.a.log.Info("the conversation is too large for the model and is compacted", "bytes", size, "to", smaller, "err", err)
+		got, err = ask(smaller)
+	}
+	if err == nil {
+		t.a.tokens.learn(model, size+fixed, got.usage.InputTokens)
+	}
+	return got, err
 }
 
 // plainName is what providers accept as the name of a function.

@@ -12,7 +12,7 @@ import (
 // the user's first message.
 func (t *turn) withPrompt(messages []turnrpc.Message) []turnrpc.Message {
 	prompt := t.prompt()
-	if t.a.ours() {
+	if t.a.hostKnows(turnrpc.ExtSystemPrompt) {
 		return slices.Insert(messages, 0, turnrpc.Message{Role: turnrpc.RoleSystem, Content: prompt})
 	}
 	for i := range messages {

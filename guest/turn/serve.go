@@ -28,6 +28,7 @@ type agent struct {
 
 	extensions map[string]int // what the host listed, too
 	history    *conversation
+	tokens     tokens
 	calls      atomic.Uint64 // ids of calls to the host
 	mcpCalls   atomic.Uint64
 
@@ -150,9 +151,6 @@ func (a *agent) exchange(rwc io.ReadWriter) (turnrpc.HelloResult, error) {
 
 // hostKnows tells whether the host listed an extension.
 func (a *agent) hostKnows(extension string) bool { return a.extensions[extension] > 0 }
-
-// ours tells a host that knows our additions, whatever they are, from one that speaks the plain contract.
-func (a *agent) ours() bool { return len(a.extensions) > 0 }
 
 // sendReplies sends what the read loop must not wait for.
 func (a *agent) sendReplies() {

@@ -124,6 +124,46 @@ func TestHosts(t *testing.T) {
 	})
 }
 
+// A host that lists one extension gets what that one adds, and nothing of the others.
+func TestOneExtension(t *testing.T) {
+	for name := range turnrpc.Extensions() {
+		t.Run(name, func(t *testing.T) {
+			only := func(turnrpc.Hello) turnrpc.HelloResult {
+				return turnrpc.HelloResult{Accepted: true, Protocol: 4, Extensions: map[string]int{name: 9}}
+			}
+			a := start(t, turntest.Script{Hello: only, Window: 50, Model: func(n int, r turnrpc.ProviderRequest) []turnrpc.ProviderEvent {
+				if n == 0 {
+					return turntest.Use(turntest.Command("echo hi"))
+				}
+				return turntest.Say("ok")
+			}, Approve: func(r turnrpc.ApprovalRequest) turnrpc.Approval {
+				if name == turnrpc.ExtDenialReason {
+					return turnrpc.Approval{Decision: turnrpc.DecisionDeny, Cause: turnrpc.CauseUser}
+				}
+				return allow(r)
+			}})
+			events, err := a.Start(turnrpc.UserTurn{Text: "go"}).Wait()
+			if err != nil {
+				t.Fatal(err)
+			}
+			kinds := turntest.Kinds(events)
+			if got, want := strings.Contains(kinds, turnrpc.EventToolStart), name == turnrpc.ExtToolStarted; got != want {
+				t.Errorf("tool_start: %s", kinds)
+			}
+			if got, want := strings.Contains(kinds, turnrpc.EventOutput), name == turnrpc.ExtOutput; got != want {
+				t.Errorf("output: %s", kinds)
+			}
+			r := <-a.Requests
+			if got, want := r.Messages[0].Role == turnrpc.RoleSystem, name == turnrpc.ExtSystemPrompt; got != want {
+				t.Errorf("first message: %s", r.Messages[0].Role)
+			}
+			if last := turntest.Last(<-a.Requests); strings.Contains(last, "by the user") != (name == turnrpc.ExtDenialReason) {
+				t.Errorf("the model was told %q", last)
+			}
+		})
+	}
+}
+
 func TestConfigIsRefused(t *testing.T) {
 	for name, c := range map[string]string{
 		"secrets":     `{"session_id":"a","capability":"b","secrets":{"k":"v"}}`,

@@ -128,21 +128,24 @@ type answer struct {
 	stop  string
 }
 
-// ask sends a request to the model and returns its answer. emit gets text as it comes. An answer that ends without the
-// host's word that it is whole is an error; what came of the text is returned with it.
-func (a *agent) ask(ctx context.Context, req turnrpc.ProviderRequest, rich bool, emit func(text string) error) (answer, error) {
-	body, err := json.Marshal(req)
-	if err != nil {
-		return answer{}, fmt.Errorf("encode the request: %w", err)
-	}
-	if len(body) > turnrpc.MaxProviderRequest {
-		return answer{}, fmt.Errorf("provider request too large: %d bytes", len(body))
-	}
+// ask sends a request to the model and returns its answer. build makes the request for a model and its window, in tokens
+// and 0 if the host does not say; emit gets text as it comes. An answer that ends without the host's word that it is whole
+// is an error; what came of the text is returned with it.
+func (a *agent) ask(ctx context.Context, rich bool, build func(model string, window int) turnrpc.ProviderRequest, emit func(text string) error) (answer, error) {
 	a.mu.Lock()
 	model := a.model.Name
 	a.mu.Unlock()
-	id, err := a.openStream(ctx, model, rich)
+	opened, err := a.openStream(ctx, model, rich)
 	if err != nil {
+		return answer{}, err
+	}
+	id := opened.StreamID
+	body, err := json.Marshal(build(model, opened.InputTokens))
+	if err == nil && len(body) > turnrpc.MaxProviderRequest {
+		err = fmt.Errorf("provider request too large: %d bytes", len(body))
+	}
+	if err != nil {
+		a.cancelStream(id)
 		return answer{}, err
 	}
 	s := newStream()
@@ -208,29 +211,30 @@ func (a *agent) nextCall() string { return turnrpc.GuestCallID(a.calls.Add(1)) }
 
 // openStream opens a stream. One that is opened after the wait for it was given up is cancelled, so that the host's
 // place for it becomes free.
-func (a *agent) openStream(ctx context.Context, model string, rich bool) (string, error) {
+func (a *agent) openStream(ctx context.Context, model string, rich bool) (turnrpc.ProviderOpened, error) {
+	var r turnrpc.ProviderOpened
 	wait, cancel := context.WithTimeout(ctx, brokerPatience)
 	defer cancel()
 	p, err := a.conn.Start(wait, a.nextCall(), turnrpc.MethodProviderOpen, turnrpc.ProviderOpen{Model: model, Rich: rich})
 	if err != nil {
-		return "", err
+		return r, err
 	}
-	var r turnrpc.ProviderOpened
 	select {
 	case f := <-p.Answered():
 		if err := f.Decode(turnrpc.MethodProviderOpen, &r); err != nil {
-			return "", fmt.Errorf("model %q: %w", model, err)
+			return r, fmt.Errorf("model %q: %w", model, err)
 		}
-		return r.StreamID, nil
+		return r, nil
 	case <-a.conn.Done():
 		p.Drop()
-		return "", a.conn.Err()
+		return r, a.conn.Err()
 	case <-wait.Done():
 	}
 	a.work.Go(func() {
 		defer p.Drop()
 		late := time.NewTimer(cancelPatience)
 		defer late.Stop()
+		var r turnrpc.ProviderOpened
 		select {
 		case f := <-p.Answered():
 			if f.Decode(turnrpc.MethodProviderOpen, &r) == nil {
@@ -241,9 +245,9 @@ func (a *agent) openStream(ctx context.Context, model string, rich bool) (string
 		}
 	})
 	if ctx.Err() != nil {
-		return "", context.Cause(ctx)
+		return r, context.Cause(ctx)
 	}
-	return "", fmt.Errorf("model %q: the host did not answer in %v", model, brokerPatience)
+	return r, fmt.Errorf("model %q: the host did not answer in %v", model, brokerPatience)
 }
 
 // sendRequest sends the request in pieces.

@@ -11,6 +11,9 @@ type ProviderOpen struct {
 // ProviderOpened names the stream.
 type ProviderOpened struct {
 	StreamID string `json:"stream_id"`
+	// InputTokens is how many tokens a request may have, room for an answer
+	// taken off; 0: it is not known. With ExtContextWindow.
+	InputTokens int `json:"input_tokens,omitempty"`
 }
 
 // ProviderSend is a piece of an encoded ProviderRequest.
@@ -48,7 +51,7 @@ const (
 	RoleUser      = "user"
 	RoleAssistant = "assistant"
 	RoleTool      = "tool"
-	RoleSystem    = "system"
+	RoleSystem    = "system" // with ExtSystemPrompt
 )
 
 // Message is one entry of the conversation. An assistant's tool call has the

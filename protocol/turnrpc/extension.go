@@ -13,11 +13,16 @@ const (
 	// also waits without a limit of its own for the answer of mcp_call, since
 	// the host asks its user first; the turn's end and mcp_cancel end the wait.
 	ExtDenialReason = "denial_reason"
+	// ExtContextWindow adds InputTokens to ProviderOpened, so that a guest can
+	// make a conversation shorter before it is too long.
+	ExtContextWindow = "context_window"
+	// ExtSystemPrompt adds RoleSystem to the roles of a ProviderRequest.
+	ExtSystemPrompt = "system_prompt"
 )
 
 // Extensions returns what this package knows, each at its newest version.
 func Extensions() map[string]int {
-	return map[string]int{ExtToolStarted: 1, ExtOutput: 1, ExtDenialReason: 1}
+	return map[string]int{ExtToolStarted: 1, ExtOutput: 1, ExtDenialReason: 1, ExtContextWindow: 1, ExtSystemPrompt: 1}
 }
 
 // CommonExtensions returns the names both sides know with the smaller version

@@ -36,8 +36,9 @@ type Options struct {
 	// Tool is the policy for an MCP tool: ToolAsk, ToolAllow or ToolDeny. ""
 	// asks, what is not known denies. nil asks for every tool.
 	Tool func(server, tool string) string
-	// Timeout is how long a request waits for an answer; 0: until its turn ends.
-	Timeout time.Duration
+	// Timeout says how long a request waits for an answer; 0, and nil: until its
+	// turn ends.
+	Timeout func() time.Duration
 	// Grace is how long requests wait after the last one who could answer has
 	// gone, so that a screen can come back. 0: DefaultGrace; negative: none.
 	Grace time.Duration
@@ -95,8 +96,11 @@ func (g *Gate) Ask(ctx context.Context, r Request, onAsked func(Request)) Outcom
 // remember it.
 func (g *Gate) Name(r Request) Request {
 	r.Asked = time.Now()
-	if r.Deadline.IsZero() && g.o.Timeout > 0 {
-		r.Deadline = r.Asked.Add(g.o.Timeout)
+	if g.o.Timeout != nil {
+		late := r.Asked.Add(g.o.Timeout())
+		if late.After(r.Asked) && (r.Deadline.IsZero() || late.Before(r.Deadline)) {
+			r.Deadline = late
+		}
 	}
 	g.mu.Lock()
 	g.next++

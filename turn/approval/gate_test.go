@@ -193,11 +193,11 @@ func TestFailClosed(t *testing.T) {
 			cancel()
 			return <-out
 		}},
-		{"timeout", Options{Timeout: time.Millisecond}, CauseTimeout, func(t *testing.T, g rig) Outcome {
+		{"timeout", Options{Timeout: after(time.Millisecond)}, CauseTimeout, func(t *testing.T, g rig) Outcome {
 			defer g.Attach()()
 			return g.Ask(background, command("x"), nil)
 		}},
-		{"deadline of the request", Options{Timeout: time.Hour}, CauseTimeout, func(t *testing.T, g rig) Outcome {
+		{"deadline of the request", Options{Timeout: after(time.Hour)}, CauseTimeout, func(t *testing.T, g rig) Outcome {
 			defer g.Attach()()
 			q := command("x")
 			q.Deadline = time.Now().Add(time.Millisecond)
@@ -388,3 +388,6 @@ func TestAuditTorn(t *testing.T) {
 		t.Errorf("%v, %d damaged", by, damaged)
 	}
 }
+
+// after is a time limit that does not change.
+func after(d time.Duration) func() time.Duration { return func() time.Duration { return d } }

@@ -51,6 +51,9 @@ func (c checker) config(conf *Config) error {
 			return d.fail(at(item, key), path, "%v", err)
 		}
 	}
+	if conf.Approvals.Timeout < 0 {
+		return d.fail(at(child(c.top, "approvals"), "timeout"), "approvals", "timeout must not be negative")
+	}
 	if n := conf.DefaultModel; n != "" && !seen[n] && n != Demo {
 		return d.fail(child(c.top, "default_model"), "default_model", "there is no model profile %q", n)
 	}
@@ -138,6 +141,10 @@ func (m Model) check() (key string, err error) {
 	switch {
 	case m.MaxTokens < 0:
 		return "max_tokens", errors.New("max_tokens must not be negative")
+	case m.ContextWindow != 0 && m.ContextWindow < MinContextWindow:
+		return "context_window", fmt.Errorf("context_window must be %d tokens or more", MinContextWindow)
+	case m.ContextWindow > 1<<30:
+		return "context_window", errors.New("context_window is a number of tokens")
 	case *m.Retries < 0 || *m.Retries > MaxRetries:
 		return "retries", fmt.Errorf("retries must be 0 to %d", MaxRetries)
 	case m.Price != nil && (m.Price.Input < 0 || m.Price.Output < 0):

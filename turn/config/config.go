@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"slices"
 	"syscall"
+	"time"
 
 	"go.yaml.in/yaml/v4"
 )
@@ -27,11 +28,19 @@ type Config struct {
 	Models     []Model  `yaml:"models"`
 	MCPServers []Server `yaml:"mcp_servers"`
 
-	// Sections that others decode, with Section.
-	Approvals any `yaml:"approvals"`
-	Screen    any `yaml:"screen"`
+	Approvals Approvals `yaml:"approvals"`
+
+	// Screen is decoded by the screen, with Section.
+	Screen any `yaml:"screen"`
 
 	source string
+}
+
+// Approvals says how people are asked.
+type Approvals struct {
+	// Timeout is how long a request waits for an answer before it is denied; 0:
+	// until its turn ends.
+	Timeout time.Duration `yaml:"timeout,omitempty"`
 }
 
 // Demo is the name of the profile and of the MCP server that are built in.
@@ -106,10 +115,10 @@ func Parse(source string, data []byte) (*Config, error) {
 	return c, nil
 }
 
-// Section decodes one of the sections of others, strictly; name is its key. A
+// Section decodes a section of someone else's, strictly; name is its key. A
 // section that is not there sets nothing.
 func (c *Config) Section(name string, v any) error {
-	section, ok := map[string]any{"approvals": c.Approvals, "screen": c.Screen}[name]
+	section, ok := map[string]any{"screen": c.Screen}[name]
 	if !ok {
 		return fmt.Errorf("there is no section %q", name)
 	}

@@ -48,6 +48,9 @@ mcp_servers:
 
 approvals:
   timeout: 5m
+
+screen:
+  theme: dark
 `
 
 func TestFullFile(t *testing.T) {
@@ -84,16 +87,19 @@ func TestFullFile(t *testing.T) {
 	if got := strings.Join(c.ModelNames(), " "); got != "local claude demo" {
 		t.Errorf("names %q", got)
 	}
-	var approvals struct {
-		Timeout time.Duration `yaml:"timeout"`
+	if c.Approvals.Timeout != 5*time.Minute {
+		t.Errorf("approvals: %+v", c.Approvals)
 	}
-	if err := c.Section("approvals", &approvals); err != nil || approvals.Timeout != 5*time.Minute {
-		t.Errorf("approvals: %+v, %v", approvals, err)
+	var screen struct {
+		Theme string `yaml:"theme"`
+	}
+	if err := c.Section("screen", &screen); err != nil || screen.Theme != "dark" {
+		t.Errorf("screen: %+v, %v", screen, err)
 	}
 	var wrong struct {
 		Limit int `yaml:"limit"`
 	}
-	if err := c.Section("approvals", &wrong); err == nil || err.Error() != `config.yaml:35:3: approvals: unknown key "timeout"; known are limit` {
+	if err := c.Section("screen", &wrong); err == nil || err.Error() != `config.yaml:38:3: screen: unknown key "theme"; known are limit` {
 		t.Errorf("strict section: %v", err)
 	}
 }

@@ -39,11 +39,14 @@ type Model struct {
 	// empty: the host of BaseURL alone.
 	Hosts []string `yaml:"hosts,omitempty"`
 	// Loopback allows a BaseURL on this machine, also with http.
-	Loopback  bool     `yaml:"loopback,omitempty"`
-	MaxTokens int64    `yaml:"max_tokens,omitempty"` // of an answer; 0: the server's limit, or DefaultMaxTokens where one is needed
-	Retries   *int     `yaml:"retries,omitempty"`    // nil: DefaultRetries
-	Price     *Price   `yaml:"price,omitempty"`
-	Timeouts  Timeouts `yaml:"timeouts,omitempty"`
+	Loopback  bool  `yaml:"loopback,omitempty"`
+	MaxTokens int64 `yaml:"max_tokens,omitempty"` // of an answer; 0: the server's limit, or DefaultMaxTokens where one is needed
+	// ContextWindow is how many tokens the model takes, its answer included; 0:
+	// not known.
+	ContextWindow int64    `yaml:"context_window,omitempty"`
+	Retries       *int     `yaml:"retries,omitempty"` // nil: DefaultRetries
+	Price         *Price   `yaml:"price,omitempty"`
+	Timeouts      Timeouts `yaml:"timeouts,omitempty"`
 }
 
 // DefaultMaxTokens bounds an answer where the server wants a bound.
@@ -92,6 +95,30 @@ var baseURLs = map[string]string{
 	ProviderAnthropic: "https://api.anthropic.com",
 }
 
+// Windows of the providers with an address of their own: what all of their
+// current models take.
+var contextWindows = map[string]int64{
+	ProviderOpenAI:    128_000,
+	ProviderXAI:       128_000,
+	ProviderAnthropic: 200_000,
+}
+
+// MinContextWindow is the smallest window that an agent can do anything in.
+const MinContextWindow = 4096
+
+// InputTokens is how long a request may be, room for an answer taken off; 0:
+// not known.
+func (m Model) InputTokens() int64 {
+	if m.ContextWindow == 0 {
+		return 0
+	}
+	answer := m.MaxTokens
+	if answer == 0 {
+		answer = DefaultMaxTokens
+	}
+	return m.ContextWindow - min(answer, m.ContextWindow/2)
+}
+
 // complete fills in what was left out.
 func (m *Model) complete() {
 	if m.Provider == ProviderDemo {
@@ -108,6 +135,9 @@ func (m *Model) complete() {
 		if m.Provider == ProviderAnthropic {
 			m.API = APIMessages
 		}
+	}
+	if m.ContextWindow == 0 {
+		m.ContextWindow = contextWindows[m.Provider]
 	}
 	if len(m.Hosts) == 0 {
 		if u, err := url.Parse(m.BaseURL); err == nil && u.Host != "" {

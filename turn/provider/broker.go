@@ -72,38 +72,39 @@ func New(o Options, selected func() string, emit func(turnrpc.ProviderEvent) err
 // errClosed ends the streams of a broker that is closed.
 var errClosed = errors.New("provider broker closed")
 
-// Open prepares a stream and returns its id.
-func (b *Broker) Open(_ context.Context, alias string, rich bool) (string, error) {
+// Open prepares a stream.
+func (b *Broker) Open(_ context.Context, alias string, rich bool) (turnrpc.ProviderOpened, error) {
+	var none turnrpc.ProviderOpened
 	if strings.TrimSpace(alias) == "" {
-		return "", errors.New("model alias required")
+		return none, errors.New("model alias required")
 	}
 	offline := b.o.Offline != nil && b.o.Offline()
 	const refusal = "offline mode: provider access is disabled"
 	m, err := b.o.Model(alias)
 	switch {
 	case offline && (err != nil || !m.Scripted()):
-		return "", errors.New(refusal)
+		return none, errors.New(refusal)
 	case alias != b.selected():
-		return "", fmt.Errorf("model profile %q is not selected for this session", clip(alias))
+		return none, fmt.Errorf("model profile %q is not selected for this session", clip(alias))
 	case err != nil:
 		// The reason may quote the settings file.
 		b.log.Error("model profile is not available", "model", alias, "err", err)
-		return "", fmt.Errorf("model profile %q is not available: see `msb model ls` on the host", clip(alias))
+		return none, fmt.Errorf("model profile %q is not available: see `msb model ls` on the host", clip(alias))
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case b.closed:
-		return "", errClosed
+		return none, errClosed
 	case len(b.streams) >= turnrpc.MaxProviderStreams:
-		return "", errors.New("too many open provider streams")
+		return none, errors.New("too many open provider streams")
 	}
 	b.next++
 	s := &stream{b: b, id: "s" + strconv.Itoa(b.next), model: m, rich: rich}
 	s.ctx, s.cancel = context.WithCancelCause(b.ctx)
 	s.idle = time.AfterFunc(IdleTimeout, func() { b.drop(s, errors.New("provider stream idle")) })
 	b.streams[s.id] = s
-	return s.id, nil
+	return turnrpc.ProviderOpened{StreamID: s.id, InputTokens: int(m.InputTokens())}, nil
 }
 
 // Send adds a piece of the request; the model is asked when last. The key is

@@ -52,14 +52,14 @@ func TestOpen(t *testing.T) {
 	fails("real", "offline mode: provider access is disabled")
 	selected = "m" // the script needs no network
 	for _, want := range []string{"s1", "s2"} {
-		if id, err := b.Open(ctx, "m", false); err != nil || id != want {
-			t.Errorf("%q, %v", id, err)
+		if o, err := b.Open(ctx, "m", false); err != nil || o.StreamID != want {
+			t.Errorf("%q, %v", o.StreamID, err)
 		}
 	}
 	fails("m", "too many open provider streams")
 	b.Cancel("s1")
-	if id, err := b.Open(ctx, "m", false); err != nil || id != "s3" {
-		t.Errorf("after a cancel: %q, %v", id, err)
+	if o, err := b.Open(ctx, "m", false); err != nil || o.StreamID != "s3" {
+		t.Errorf("after a cancel: %q, %v", o.StreamID, err)
 	}
 	b.Close()
 	fails("m", "provider broker closed")
@@ -95,7 +95,8 @@ func TestCapsOfARequest(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, scripted())
-			id, err := r.Open(ctx, "m", false)
+			o, err := r.Open(ctx, "m", false)
+			id := o.StreamID
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -123,7 +124,8 @@ func TestCapsOfARequest(t *testing.T) {
 	}
 	t.Run("4 MiB", func(t *testing.T) {
 		r := newRig(t, scripted())
-		id, _ := r.Open(ctx, "m", false)
+		o, _ := r.Open(ctx, "m", false)
+		id := o.StreamID
 		for _, chunk := range split(bytes.Repeat([]byte(" "), 4<<20-4)) {
 			if err := r.Send(ctx, id, chunk, false); err != nil {
 				t.Fatal(err)
@@ -168,7 +170,8 @@ func TestKeyIsResolvedForEveryRequest(t *testing.T) {
 		t.Errorf("%d times for 3 requests", r.creds.calls)
 	}
 	r.creds.fail = errors.New("the variable CANARY_VARIABLE is not set")
-	id, _ := r.Open(context.Background(), "m", true)
+	o, _ := r.Open(context.Background(), "m", true)
+	id := o.StreamID
 	err := r.Send(context.Background(), id, []byte("{}"), true)
 	if err == nil || err.Error() != "credential for model \"m\": not available; run `msb model test m` on the host" {
 		t.Errorf("got %v", err)
@@ -184,7 +187,8 @@ func TestKeyIsResolvedForEveryRequest(t *testing.T) {
 func TestPlainStream(t *testing.T) {
 	s := serve(t, stream(chatAnswer, 1000))
 	r := newRig(t, profile(s, config.APIChat))
-	id, _ := r.Open(context.Background(), "m", false)
+	o, _ := r.Open(context.Background(), "m", false)
+	id := o.StreamID
 	if err := r.Send(context.Background(), id, []byte(`{"messages":[{"role":"user","content":"q"}]}`), true); err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +210,8 @@ func TestIdleRequestIsDropped(t *testing.T) {
 		b := provider.New(provider.Options{Model: func(string) (config.Model, error) { return scripted(), nil }},
 			func() string { return "m" }, func(turnrpc.ProviderEvent) error { return nil })
 		defer b.Close()
-		id, err := b.Open(t.Context(), "m", false)
+		o, err := b.Open(t.Context(), "m", false)
+		id := o.StreamID
 		if err != nil {
 			t.Fatal(err)
 		}

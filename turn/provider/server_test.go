@@ -171,7 +171,8 @@ func (r *rig) ask(req turnrpc.ProviderRequest) []turnrpc.ProviderEvent {
 
 func (r *rig) start(req turnrpc.ProviderRequest) string {
 	r.t.Helper()
-	id, err := r.Open(context.Background(), "m", true)
+	o, err := r.Open(context.Background(), "m", true)
+	id := o.StreamID
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -24,6 +24,8 @@ type Script struct {
 	// Model answers a request with events; a nil slice leaves it without an end. The stream id is filled in.
 	Model func(n int, r turnrpc.ProviderRequest) []turnrpc.ProviderEvent
 	Open  func(o turnrpc.ProviderOpen) error
+	// Window is what provider_open says of the model's window, in tokens.
+	Window int
 	Tools []turnrpc.MCPTool
 	// ListError fails mcp_list.
 	ListError string
@@ -133,7 +135,7 @@ func (h *Host) serve(f *turnrpc.Frame) {
 		id := fmt.Sprintf("s%d", len(h.streams)+1)
 		h.streams[id] = nil
 		h.mu.Unlock()
-		answer(turnrpc.ProviderOpened{StreamID: id}, nil)
+		answer(turnrpc.ProviderOpened{StreamID: id, InputTokens: h.script.Window}, nil)
 	case turnrpc.MethodProviderSend:
 		h.send(f, answer)
 	case turnrpc.MethodMCPList:
