@@ -188,7 +188,13 @@ func (t *TCPConn) goodbye() (agent.Type, any) {
 // Close ends the stream. As with a kernel's TCP, what was written is still
 // delivered, unless data that came has not been read: then the stream is
 // aborted. The guest's end is waited for in the background, for a while.
-func (t *TCPConn) Close() error {
+func (t *TCPConn) Close() error { return t.close(false) }
+
+// Abort ends the stream at once: what was written and is not there yet may be
+// lost, and the other side sees a reset.
+func (t *TCPConn) Abort() error { return t.close(true) }
+
+func (t *TCPConn) close(abort bool) error {
 	t.mu.Lock()
 	if t.closed {
 		t.mu.Unlock()
@@ -208,7 +214,7 @@ func (t *TCPConn) Close() error {
 	defer t.mu.Unlock()
 	switch {
 	case t.over:
-	case unread:
+	case unread || abort:
 		t.abort(net.ErrClosed)
 	default:
 		if !t.eofOut {

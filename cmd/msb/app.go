@@ -57,7 +57,7 @@ var commands = []struct {
 	{groupStart, []func(*app) *cobra.Command{newUpCmd, newTuiCmd, newShellCmd, newMountCmd, newUmountCmd}},
 	{groupLife, []func(*app) *cobra.Command{newCreateCmd, newRunCmd, newStartCmd, newStopCmd, newRestartCmd, newResetCmd, newModifyCmd, newPauseCmd, newResumeCmd,
 		newRmCmd, newLsCmd, newPsCmd, newInspectCmd, newLogsCmd, newMetricsCmd}},
-	{groupInside, []func(*app) *cobra.Command{newExecCmd, newCpCmd, newPingCmd, newTouchCmd}},
+	{groupInside, []func(*app) *cobra.Command{newExecCmd, newCpCmd, newForwardCmd, newPingCmd, newTouchCmd}},
 	{groupAgent, []func(*app) *cobra.Command{newTurnCmd, newApprovalsCmd, newDiffCmd, newPatchCmd, newUndoCmd, newSessionCmd, newRulesCmd, newAuditCmd,
 		newProbeCmd}},
 	{groupModels, []func(*app) *cobra.Command{newModelCmd, newMCPCmd, newCredsCmd, newMCPDemoCmd}},
