@@ -40,7 +40,7 @@ func refreshes(t agent.Type) bool {
 	switch t {
 	case agent.Ping, agent.Pong, agent.Touch, agent.Touched, agent.ClockSync, agent.Error,
 		agent.WorkloadFreeze, agent.WorkloadFrozen, agent.WorkloadThaw, agent.WorkloadThawed, agent.TransportCredit,
-		agent.ClientDisconnected:
+		agent.ClientDisconnected, agent.WatchEvents, agent.WatchSeen:
 		return false
 	}
 	return true
@@ -165,6 +165,8 @@ func (a *server) writeHeartbeat(seq uint64) error {
 	if err != nil {
 		return err
 	}
+	a.actors.Enter(c)
+	defer a.actors.Leave(c)
 	path := filepath.Join(a.machine.Heartbeat, "heartbeat.json")
 	if err := os.WriteFile(path+".tmp", b, 0o644); err != nil {
 		return err

@@ -21,6 +21,7 @@ import (
 
 	"msb/guest/exec"
 	"msb/guest/nodes"
+	"msb/guest/watch"
 	"msb/protocol/agent"
 	"msb/protocol/frame"
 )
@@ -101,6 +102,8 @@ type server struct {
 	files    fileService
 	tcp      tcpService
 	nodes    *nodes.Service
+	watch    *watch.Service
+	actors   watch.Actors
 	workload *exec.Workload
 	freezer  freezer
 	leases   leases
@@ -192,9 +195,11 @@ func (a *server) startServices(b *agent.BootstrapPayload) {
 		Restricted: b.SecurityProfile == agent.SecurityRestricted,
 		Workload:   w,
 	})
-	a.files = newFiles(out, a.dualPort())
+	a.files = newFiles(out, a.dualPort(), &a.actors)
 	a.tcp = newTCP(out, a.dualPort())
 	a.nodes = nodes.New(out, a.files)
+	a.nodes.Report(&a.actors)
+	a.watch = watch.New(out, a.nodes, &a.actors)
 }
 
 func (m *Machine) openWorkload() (*exec.Workload, error) {

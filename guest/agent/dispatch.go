@@ -166,6 +166,18 @@ func (a *server) message(f frame.Frame, env agent.Envelope, t agent.Type, ad *ad
 		if decode[agent.NodeCancelPayload](a, f, env) != nil {
 			a.nodes.Cancel(f.ID)
 		}
+	case agent.WatchRequest:
+		if p := decode[agent.WatchRequestPayload](a, f, env); p != nil {
+			a.watch.Request(f.ID, *p)
+		}
+	case agent.WatchSeen:
+		if p := decode[agent.WatchSeenPayload](a, f, env); p != nil {
+			a.watch.Seen(f.ID, p.Seq)
+		}
+	case agent.WatchCancel:
+		if decode[agent.WatchCancelPayload](a, f, env) != nil {
+			a.watch.Cancel(f.ID)
+		}
 	case agent.ExecResize:
 		if p := decode[agent.ExecResizePayload](a, f, env); p != nil {
 			a.exec.Resize(f.ID, p.Rows, p.Cols)

@@ -43,6 +43,7 @@ func (a *server) end() {
 	if a.exec != nil {
 		bounded(closeGrace, func() {
 			a.exec.Close()
+			a.watch.Close()
 			a.nodes.Close()
 			a.files.Close()
 			a.tcp.Close()

@@ -119,5 +119,6 @@ func (a *server) closeOwner(owner uint32) (quiet []<-chan struct{}) {
 	}
 	return []<-chan struct{}{
 		a.exec.CloseOwner(owner), a.files.CloseOwner(owner), a.nodes.CloseOwner(owner), a.tcp.CloseOwner(owner),
+		a.watch.CloseOwner(owner),
 	}
 }

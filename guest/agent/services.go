@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"time"
+
 	"msb/guest/files"
 	"msb/guest/port"
 	"msb/protocol/agent"
@@ -34,12 +36,19 @@ type tcpService interface {
 	Abort(id uint32)
 }
 
+// settlePatience is how long the end of a command waits for mounts to see what it changed.
+const settlePatience = 100 * time.Millisecond
+
 // sender is the services' way out.
 type sender struct{ a *server }
 
 func (a *server) sender() port.Out { return sender{a} }
 
 func (s sender) Send(id uint32, t agent.Type, payload any) error {
+	if t == agent.ExecExited {
+		// Who hears that a command has ended may look at once at what it did, on a mount too.
+		s.a.watch.Settle(settlePatience)
+	}
 	s.a.activity.sent(t, payload)
 	return s.a.out.send(id, t, payload)
 }

@@ -135,7 +135,9 @@ func (s *Service) serve(o *owner, id uint32, op agent.FSOp) {
 	if o.ctx.Err() != nil {
 		return
 	}
+	s.actors.Enter(s)
 	value, done, err := s.perform(o, op)
+	s.actors.Leave(s)
 	resp := agent.FSResponsePayload{OK: err == nil, Data: value}
 	if err != nil {
 		text := err.Error()

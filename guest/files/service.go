@@ -18,6 +18,7 @@ import (
 
 	"msb/guest/bulk"
 	"msb/guest/port"
+	"msb/guest/watch"
 	"msb/protocol/agent"
 	"msb/protocol/frame"
 )
@@ -36,8 +37,9 @@ const (
 // Service serves the file operations of all clients. Its methods are called by one goroutine, Has, CloseOwner and
 // Close excepted, which any may call.
 type Service struct {
-	out   port.Out
-	split bool
+	out    port.Out
+	split  bool
+	actors *watch.Actors // may be nil
 
 	mu       sync.Mutex
 	owners   map[uint32]*owner
@@ -59,6 +61,9 @@ type Option func(*Service)
 // SplitPorts tells the service that raw records travel on a port of their own, so that a finish may arrive before the
 // records it counts.
 func SplitPorts() Option { return func(s *Service) { s.split = true } }
+
+// Report makes the service tell actors when it changes files. The actor is the Service.
+func Report(actors *watch.Actors) Option { return func(s *Service) { s.actors = actors } }
 
 // New returns a Service that answers on out.
 func New(out port.Out, opts ...Option) *Service {

@@ -65,6 +65,8 @@ func (s *Service) startWrite(o *owner, id uint32, v uint8, op agent.OpWrite, off
 		if w.bulk {
 			_ = s.out.Send(id, agent.BulkAccepted, accepted)
 		}
+		s.actors.Enter(s)
+		defer s.actors.Leave(s)
 		w.run()
 	})
 	if !ok {

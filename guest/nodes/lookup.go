@@ -64,6 +64,7 @@ func (r *request) entry(fd int) (*node, *agent.NodeEntryResult, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	r.refresh(n, &st)
 	return n, &agent.NodeEntryResult{Node: n.id, Attr: attrOf(&st)}, nil
 }
 

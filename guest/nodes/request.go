@@ -84,6 +84,10 @@ func (r *request) run() {
 	if r.table, r.err = r.svc.tableOf(r.own, r.payload.Ops); r.err != nil {
 		return
 	}
+	if changes(r.payload.Ops) {
+		r.svc.actors.Enter(r.table)
+		defer r.svc.actors.Leave(r.table)
+	}
 	r.results = make([]agent.NodeResult, 0, len(r.payload.Ops))
 	for _, op := range r.payload.Ops {
 		if r.stopped.Load() {

@@ -21,6 +21,7 @@ import (
 
 	"msb/guest/files"
 	"msb/guest/port"
+	"msb/guest/watch"
 	"msb/protocol/agent"
 )
 
@@ -38,14 +39,15 @@ type Flows interface {
 
 // Service serves msb.fs to all clients. Request is called by one goroutine, the rest by any.
 type Service struct {
-	out   port.Out
-	flows Flows
-	cache cache
-	root  threadRoot
-	maker maker
-	gate  chan struct{} // requests that run
-	large chan struct{} // requests with answers above largeAnswer
-	held  atomic.Int64  // bytes of requests that wait, all clients
+	out    port.Out
+	flows  Flows
+	actors *watch.Actors // may be nil
+	cache  cache
+	root   threadRoot
+	maker  maker
+	gate   chan struct{} // requests that run
+	large  chan struct{} // requests with answers above largeAnswer
+	held   atomic.Int64  // bytes of requests that wait, all clients
 
 	direct gatekeeper
 

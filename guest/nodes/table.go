@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +33,9 @@ type table struct {
 	index   map[inode]*node
 	handles map[uint64]*handle
 	locks   map[lockOwner]*lockFile
+	mounts  map[uint64]struct{} // that nodes are or were on
+
+	watchers atomic.Int32 // of the file systems that nodes are on
 }
 
 // idBits is how many bits of an id count nodes and handles.
@@ -44,6 +48,7 @@ func (s *Service) newTable() *table {
 		index:   make(map[inode]*node),
 		handles: make(map[uint64]*handle),
 		locks:   make(map[lockOwner]*lockFile),
+		mounts:  make(map[uint64]struct{}),
 	}
 	_, _ = rand.Read(t.session[:]) // never fails
 	var b [8]byte
@@ -174,6 +179,7 @@ func (t *table) enter(fd int, st *unix.Statx_t) (*node, error) {
 	// Two lookups of a file at the same moment may make two nodes of it. Both are right; the later one is found.
 	t.nodes[n.id] = n
 	t.index[key] = n
+	t.mounts[key.mount] = struct{}{}
 	t.mu.Unlock()
 	return n, nil
 }

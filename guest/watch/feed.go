@@ -29,7 +29,7 @@ type feed struct {
 	node uint64
 
 	group *group
-	who   any           // whose changes are not told, as the host knows them
+	who   Client        // whose changes are not told, as the host knows them
 	since atomic.Uint64 // by the actors' clock, when nothing was left unread
 
 	mu      sync.Mutex
@@ -85,6 +85,7 @@ func (f *feed) run() {
 		f.group.file.Close() // ends a read that waits
 		reader.Wait()
 		f.group.close()
+		f.who.Watched(-1)
 	}
 	f.svc.forget(f)
 	f.svc.actors.watch(-1)
@@ -95,7 +96,10 @@ func (f *feed) run() {
 func (f *feed) begin() error {
 	dir, who, err := f.svc.files.Directory(port.Owner(f.id), f.node)
 	if err == nil {
-		f.group, err = newGroup(dir)
+		who.Watched(1)
+		if f.group, err = newGroup(dir); err != nil {
+			who.Watched(-1)
+		}
 	}
 	if err != nil {
 		errno := unix.EIO
@@ -237,7 +241,7 @@ func (f *feed) take(c change, alone bool) {
 	switch at := placeOf(&c.WatchEvent); {
 	case c.overflow:
 		f.loseLocked()
-	case c.own && alone:
+	case c.own && alone, !f.who.Knows(f.group.dev, c.Dir) && !f.who.Knows(f.group.dev, c.Node):
 	case len(f.order) >= maxPending:
 		f.loseLocked()
 	default:

@@ -26,8 +26,17 @@ const (
 
 // Files finds what a client names.
 type Files interface {
-	// Directory opens a directory that a client knows as node. who is the actor whose changes are that client's.
-	Directory(owner uint32, node uint64) (fd int, who any, err error)
+	// Directory opens a directory that a client knows as node.
+	Directory(owner uint32, node uint64) (fd int, client Client, err error)
+}
+
+// Client is whose host watches, and the actor of what that changes.
+type Client interface {
+	// Watched counts those who watch for it.
+	Watched(n int)
+	// Knows tells whether its host has heard of a file: others' changes are not told, unless in a directory that it
+	// has heard of.
+	Knows(dev, ino uint64) bool
 }
 
 // Service serves msb.fs.watch to all clients. Its methods may be called by any goroutine; none but Settle and Close
