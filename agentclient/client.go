@@ -21,6 +21,7 @@ type Client struct {
 	cfg     config
 	bulk    atomic.Int32 // open bulk operations
 	handles atomic.Int64 // open file and directory handles
+	directs atomic.Pointer[directs]
 }
 
 // Dial connects to the agent socket at socketPath and runs the handshake.
@@ -76,7 +77,11 @@ func (c *Client) Ready() *Ready { return c.ready }
 
 // Close ends the connection. Commands that it started are killed by the relay
 // and its file handles are closed. Nothing of the client runs afterwards.
-func (c *Client) Close() error { return c.engine.Close() }
+func (c *Client) Close() error {
+	err := c.engine.Close()
+	c.directs.Load().wait()
+	return err
+}
 
 // Done is closed when the connection is gone.
 func (c *Client) Done() <-chan struct{} { return c.engine.Done() }

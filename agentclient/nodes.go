@@ -20,7 +20,7 @@ import (
 // agent.NodeJoin, and end with the last of them. Pools do not know of them.
 //
 // Requests of one connection may overtake each other; the operations of one do
-// not. Safe for concurrent use.
+// not. See UseDirect for the fast way. Safe for concurrent use.
 type Nodes struct {
 	c  *Client
 	as *agent.NodeIdentity
@@ -69,6 +69,11 @@ func (e *NodeError) Unwrap() error { return e.Errno }
 // When ctx ends, the request is cancelled; nodes, handles and locks that it has
 // brought all the same are given back.
 func (n *Nodes) Do(ctx context.Context, ops ...agent.NodeOp) ([]agent.NodeResult, error) {
+	if fit(ops) {
+		if d := n.c.directs.Load().take(ctx); d != nil {
+			return d.do(ctx, n.as, ops)
+		}
+	}
 	k := &nodeCall{nodes: n, ops: ops, done: make(chan struct{})}
 	s, err := n.c.engine.Subscribe(k)
 	if err != nil {
@@ -314,6 +319,11 @@ func (n *Nodes) ReadAt(ctx context.Context, handle agent.NodeRef, p []byte, off 
 	if err := nodeSpan("read", off, int64(len(p))); err != nil || len(p) == 0 {
 		return 0, err
 	}
+	if len(p) <= agent.MaxNodeInline {
+		if d := n.c.directs.Load().take(ctx); d != nil {
+			return d.readAt(ctx, handle, p, off)
+		}
+	}
 	if len(p) >= n.c.cfg.readBulk && n.c.takeBulk() {
 		m, accepted, err := n.c.read(ctx, &nodeStream{nodes: n, handle: handle}, p, off, true)
 		if !busy(err, accepted) {
@@ -374,6 +384,14 @@ func (n *Nodes) Download(ctx context.Context, handle agent.NodeRef, w io.Writer,
 func (n *Nodes) WriteAt(ctx context.Context, handle agent.NodeRef, p []byte, off int64, flags uint32) (int, error) {
 	if err := nodeSpan("write", off, int64(len(p))); err != nil || len(p) == 0 {
 		return 0, err
+	}
+	if len(p) <= agent.MaxNodeInline {
+		if d := n.c.directs.Load().take(ctx); d != nil {
+			if _, err := d.do(ctx, n.as, []agent.NodeOp{&agent.NodeWrite{Handle: handle, Offset: uint64(off), Data: p, Flags: flags}}); err != nil {
+				return 0, err
+			}
+			return len(p), nil
+		}
 	}
 	size := uint64(len(p))
 	if len(p) >= n.c.cfg.writeBulk && n.c.takeBulk() {

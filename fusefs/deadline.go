@@ -3,6 +3,7 @@ package fusefs
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,6 +34,7 @@ type request struct {
 	mu       sync.Mutex
 	err      error
 	answered bool
+	after    []*func() // called when the request ends early
 }
 
 // bounded returns a context for one request: it ends after limit, with the
@@ -46,6 +48,26 @@ func (s *base) bounded(cancel <-chan struct{}, limit time.Duration) (context.Con
 func (r *request) Deadline() (time.Time, bool) { return r.end, true }
 func (r *request) Done() <-chan struct{}       { return r.done }
 func (r *request) Value(any) any               { return nil }
+
+// AfterFunc is what context.AfterFunc uses where a context has it.
+func (r *request) AfterFunc(f func()) (stop func() bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		go f()
+		return func() bool { return false }
+	}
+	r.after = append(r.after, &f)
+	return func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		i := slices.Index(r.after, &f)
+		if i >= 0 {
+			r.after = slices.Delete(r.after, i, i+1)
+		}
+		return i >= 0
+	}
+}
 
 func (r *request) Err() error {
 	r.mu.Lock()
@@ -69,10 +91,15 @@ func interrupted(ctx context.Context) bool {
 
 func (r *request) finish(err error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	var after []*func()
 	if r.err == nil && !r.answered {
 		r.err = err
 		close(r.done)
+		after, r.after = r.after, nil
+	}
+	r.mu.Unlock()
+	for _, f := range after {
+		(*f)()
 	}
 }
 

@@ -55,8 +55,12 @@ type config struct {
 	Socket, Dir string
 	Script      string // name of a script for the peer; "" = the real agent
 	Stock       bool   // use nothing that a stock agent does not have
+	Relayed     bool   // everything goes through the relay
 	Options     fusefs.Options
 }
+
+// files is the socket that goes past the relay.
+func (c config) files() string { return c.Socket + ".files" }
 
 func readConfig() (c config) {
 	if err := json.Unmarshal([]byte(os.Getenv(configEnv)), &c); err != nil {
@@ -90,13 +94,20 @@ func serveGuest() {
 		}
 		go (&peer{script: script(c.Dir)}).serve(l)
 	} else {
-		serveAgent(l)
+		files, err := listen(c.files())
+		if err != nil {
+			fail(err)
+		}
+		if err := os.Chmod(c.files(), 0o666); err != nil {
+			fail(err)
+		}
+		serveAgent(l, files)
 	}
 	fmt.Println("ready")
 	io.Copy(io.Discard, os.Stdin)
 }
 
-func serveAgent(l net.Listener) {
+func serveAgent(l, files net.Listener) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		fail(err)
@@ -109,7 +120,7 @@ func serveAgent(l net.Listener) {
 		}
 		f.Close()
 	}
-	go agent.Serve(context.Background(), agent.Ports{Control: ends[0]}, agent.Machine{}, guestexec.NewReaper())
+	go agent.Serve(context.Background(), agent.Ports{Control: ends[0], Files: files}, agent.Machine{}, guestexec.NewReaper())
 	g, err := relay.Boot(context.Background(), ends[1], nil, wire.BootstrapPayload{SecurityProfile: wire.SecurityDefault})
 	if err != nil {
 		fail(err)
@@ -126,6 +137,11 @@ func serveMount() {
 	fusefs.LimitEntries(100000) // TestEndlessDirectory; the others stay below
 	c.Options.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	dial := func(ctx context.Context) (*agentclient.Client, error) { return agentclient.Dial(ctx, c.Socket) }
+	if !c.Relayed {
+		c.Options.Direct = func(ctx context.Context) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", c.files())
+		}
+	}
 	m, err := fusefs.Mount(context.Background(), c.Dir, dial, c.Options)
 	if err != nil {
 		fmt.Println("error:", err)
@@ -283,6 +299,8 @@ type sandbox struct {
 	opts   fusefs.Options
 	script string
 	stock  bool
+
+	relayed bool
 }
 
 func needFUSE(t *testing.T) {
@@ -327,7 +345,7 @@ func (s *sandbox) startGuest() {
 
 func (s *sandbox) startMount(env ...string) {
 	s.t.Helper()
-	s.mount = start(s.t, "mount", config{Socket: s.socket, Dir: s.dir, Options: s.opts, Stock: s.stock}, nil, env...)
+	s.mount = start(s.t, "mount", config{Socket: s.socket, Dir: s.dir, Options: s.opts, Stock: s.stock, Relayed: s.relayed}, nil, env...)
 	s.t.Cleanup(func() { fusefs.Unmount(s.dir) })
 	s.mount.expect("ready")
 }

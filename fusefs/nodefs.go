@@ -87,7 +87,11 @@ func (s *nodeFS) join(ctx context.Context, c *agentclient.Client) error {
 	defer s.session.Unlock()
 	if s.session.name != nil {
 		_, err := nodes.Do(ctx, &agent.NodeJoin{Session: s.session.name})
-		if err == nil || !errors.Is(err, syscall.ENOENT) {
+		if err == nil {
+			s.useDirect(nodes)
+			return nil
+		}
+		if !errors.Is(err, syscall.ENOENT) {
 			return err
 		}
 	}
@@ -108,7 +112,15 @@ func (s *nodeFS) join(ctx context.Context, c *agentclient.Client) error {
 	s.session.name = results[1].(*agent.NodeBytesResult).Data
 	s.session.epoch++
 	s.inodes.attach(root, s.session.epoch)
+	s.useDirect(nodes)
 	return nil
+}
+
+// useDirect opens the short way for a connection that has joined the session.
+func (s *nodeFS) useDirect(nodes *agentclient.Nodes) {
+	if s.opts.Direct != nil {
+		nodes.UseDirect(s.session.name, s.opts.Direct)
+	}
 }
 
 // realRoot finds where the mounted directory really is, so that absolute

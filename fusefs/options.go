@@ -1,8 +1,10 @@
 package fusefs
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"path"
 	"strings"
 	"time"
@@ -38,6 +40,10 @@ type Options struct {
 	NameTimeout, DataTimeout time.Duration
 	// Symlinks says what becomes of the guest's symlinks; "" means Contain.
 	Symlinks Symlinks
+	// Direct opens a connection that carries the files only, past the runtime, to
+	// a guest that has such a way (agentclient.Nodes.UseDirect); nil means that
+	// there is none. What it cannot do goes the usual way.
+	Direct func(ctx context.Context) (net.Conn, error) `json:"-"`
 	// NonEmpty allows a mount point that is not empty.
 	NonEmpty bool
 	// Logger receives what the mount has to say; nil means slog.Default().

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -182,6 +183,11 @@ func serveMount(ctx context.Context, app *app, t target, o mountOptions, ready f
 	}
 	fo.FsName, fo.Logger = "msb:"+t.name, log
 	dial := func(ctx context.Context) (*agentclient.Client, error) { return t.dial(ctx) }
+	if t.own {
+		fo.Direct = func(ctx context.Context) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", h.FilesSocket(t.name))
+		}
+	}
 	server, err := fusefs.Mount(ctx, o.dir, dial, fo)
 	if err != nil {
 		return err
