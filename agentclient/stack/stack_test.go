@@ -374,6 +374,93 @@ func TestTCP(t *testing.T) {
 	})
 }
 
+// What one end does to the connection, the other end sees: half-closes both ways, and resets both ways.
+func TestTCPEnds(t *testing.T) {
+	both(t, func(t *testing.T, s *sandbox) {
+		l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		c := s.dial()
+		dial := func(t *testing.T) (outer *agentclient.TCPConn, inner *net.TCPConn) {
+			outer, err := c.DialTCP(within(t), "127.0.0.1", uint16(l.Addr().(*net.TCPAddr).Port))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if inner, err = l.AcceptTCP(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { inner.Close(); outer.Close() })
+			return outer, inner
+		}
+		say := func(t *testing.T, from io.Writer, to io.Reader) {
+			t.Helper()
+			got := make([]byte, 5)
+			if _, err := io.WriteString(from, "hello"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(to, got); err != nil || string(got) != "hello" {
+				t.Fatalf("%q, %v", got, err)
+			}
+		}
+		ends := func(t *testing.T, r io.Reader, want error) {
+			t.Helper()
+			if n, err := r.Read(make([]byte, 1)); n != 0 || !errors.Is(err, want) {
+				t.Fatalf("%d, %v; want %v", n, err, want)
+			}
+		}
+		t.Run("the client ends first", func(t *testing.T) {
+			outer, inner := dial(t)
+			say(t, outer, inner)
+			outer.CloseWrite()
+			ends(t, inner, io.EOF)
+			say(t, inner, outer)
+			inner.CloseWrite()
+			ends(t, outer, io.EOF)
+		})
+		t.Run("the destination ends first", func(t *testing.T) {
+			outer, inner := dial(t)
+			inner.CloseWrite()
+			ends(t, outer, io.EOF)
+			say(t, outer, inner)
+			outer.CloseWrite()
+			ends(t, inner, io.EOF)
+		})
+		t.Run("the client aborts", func(t *testing.T) {
+			outer, inner := dial(t)
+			say(t, outer, inner)
+			outer.Abort()
+			ends(t, inner, syscall.ECONNRESET)
+			ends(t, outer, net.ErrClosed)
+		})
+		t.Run("the destination resets", func(t *testing.T) {
+			outer, inner := dial(t)
+			say(t, outer, inner)
+			inner.SetLinger(0)
+			inner.Close()
+			_, err := outer.Read(make([]byte, 1))
+			var broken *agentclient.TCPError
+			if !errors.As(err, &broken) {
+				t.Errorf("error %v", err)
+			}
+		})
+		t.Run("the client is gone", func(t *testing.T) {
+			other := s.dial()
+			if _, err := other.DialTCP(within(t), "127.0.0.1", uint16(l.Addr().(*net.TCPAddr).Port)); err != nil {
+				t.Fatal(err)
+			}
+			inner, err := l.AcceptTCP()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer inner.Close()
+			other.Close()
+			ends(t, inner, syscall.ECONNRESET)
+		})
+	})
+}
+
 // More transfers at once than a client may have in raw bulk, on several
 // connections of a pool, beside pings.
 func TestLoad(t *testing.T) {

@@ -38,7 +38,7 @@ func (c *conn) serve() *ending {
 		}
 		return &ending{text: connectError(c.host, c.port, err)}
 	}
-	defer nc.Close()
+	defer c.hangUp(nc)
 	if !c.attach(nc) {
 		return &ending{silent: true}
 	}
@@ -65,6 +65,15 @@ func (c *conn) serve() *ending {
 	}
 	<-inbound
 	return nil
+}
+
+// hangUp closes the socket. The destination of a stream that did not end in order sees a reset: it must not take what it
+// got for everything there was.
+func (c *conn) hangUp(nc *net.TCPConn) {
+	if c.ended() != nil {
+		_ = nc.SetLinger(0)
+	}
+	_ = nc.Close()
 }
 
 // attach makes nc reachable for end. It fails when the stream has ended meanwhile.
