@@ -17,6 +17,8 @@ import (
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
+
+	"msb/vmm/shells"
 )
 
 // patience bounds every wait for output: a machine under emulation boots in seconds, a busy host takes longer.
@@ -259,12 +261,90 @@ func TestDetachKeysLeaveTheShell(t *testing.T) {
 		p.types("echo he'r'e\r")
 		p.sees("here")
 		p.types(tc.keys)
-		p.sees("left x; the sandbox keeps running")
+		p.sees("left shell")
 		if code := p.leaves(); code != 0 {
 			t.Errorf("exit code %d", code)
 		}
 	}
 	mustMSB(t, home, "ping", "x")
+}
+
+// A shell that was left lives on: who comes back sees what it printed meanwhile, two may be there at once, and all
+// learn how it ended.
+func TestShellOutlivesItsTerminal(t *testing.T) {
+	t.Run("any engine", func(t *testing.T) { outlive(t, sandboxHome(t)) })
+	t.Run("machine", func(t *testing.T) {
+		if os.Geteuid() != 0 {
+			t.Skip("any engine is a machine already")
+		}
+		needVM(t)
+		home := preparedHome(t)
+		mustMSB(t, home, "create", "tiny", "-n", "x", "-m", "256M", "--engine", "qemu")
+		outlive(t, home)
+	})
+}
+
+func outlive(t *testing.T, home string) {
+	p := sit(t, home, nil, "shell", "x")
+	p.sees("$ ")
+	p.types("MARK=ki'wi'; (until [ -e go ]; do sleep 0.1; done; echo me'an'while) & echo rea'd'y\r")
+	p.sees("ready")
+	p.types("\x1d")
+	p.sees("msb shell x --attach 1")
+	if code := p.leaves(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	mustMSB(t, home, "exec", "x", "--", "sh", "-c", "cd; touch go")
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		var list []shells.Info
+		if err := json.Unmarshal([]byte(mustMSB(t, home, "shells", "x", "--json")), &list); err != nil {
+			t.Fatal(err)
+		}
+		if len(list) == 1 && list[0].Attached == 0 && list[0].Ended == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%+v", list)
+		}
+	}
+	first := sit(t, home, nil, "shell", "x", "--attach")
+	first.sees("ready")
+	first.sees("meanwhile")
+	// A terminal that goes away does not end it either.
+	_ = first.cmd.Process.Signal(syscall.SIGHUP)
+	if code := first.leaves(); code != 129 {
+		t.Errorf("exit code %d", code)
+	}
+	first = sit(t, home, nil, "shell", "x", "--attach", "1")
+	first.sees("meanwhile")
+	second := sit(t, home, nil, "shell", "x", "--attach", "1")
+	second.sees("meanwhile")
+	second.types("echo $MARK-ag'ain'\r")
+	second.sees("kiwi-again")
+	first.sees("kiwi-again")
+	first.types("exit 5\r")
+	if code := first.leaves(); code != 5 {
+		t.Errorf("exit code %d", code)
+	}
+	if code := second.leaves(); code != 5 {
+		t.Errorf("exit code of the other %d", code)
+	}
+	out, err := msb(t, home, "shell", "x", "--attach", "1")
+	if err == nil {
+		t.Error("without a terminal", out)
+	}
+	p = sit(t, home, nil, "shell", "x", "--attach", "9")
+	p.sees("no such shell")
+	p.leaves()
+	p = sit(t, home, nil, "shell", "x")
+	p.sees("$ ")
+	mustMSB(t, home, "shells", "x", "--kill", "all")
+	if code := p.leaves(); code == 0 {
+		t.Error("a shell that was killed ended well")
+	}
+	if out := strings.TrimSpace(mustMSB(t, home, "shells", "x", "--quiet")); out != "" {
+		t.Errorf("left behind: %s", out)
+	}
 }
 
 func TestTerminalComesBackWhateverHappens(t *testing.T) {

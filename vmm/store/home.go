@@ -128,6 +128,11 @@ func (h *Home) ControlSocket(name string) string {
 // TurnSocket is where the runtime serves turns and approvals.
 func (h *Home) TurnSocket(name string) string { return filepath.Join(h.SocketDir(name), "turn.sock") }
 
+// ShellsSocket is where the runtime keeps shells for front ends.
+func (h *Home) ShellsSocket(name string) string {
+	return filepath.Join(h.SocketDir(name), "shells.sock")
+}
+
 // LockPath is the file whose exclusive flock the runtime holds for as long as it lives.
 func (h *Home) LockPath(name string) string {
 	return filepath.Join(h.Run, "locks", nameHash(name, 16)+".lock")
