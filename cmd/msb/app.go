@@ -54,7 +54,7 @@ var commands = []struct {
 	group string
 	make  []func(*app) *cobra.Command
 }{
-	{groupStart, []func(*app) *cobra.Command{newUpCmd, newTuiCmd, newShellCmd, newMountCmd, newUmountCmd}},
+	{groupStart, []func(*app) *cobra.Command{newUpCmd, newTuiCmd, newShellCmd, newShellsCmd, newMountCmd, newUmountCmd}},
 	{groupLife, []func(*app) *cobra.Command{newCreateCmd, newRunCmd, newStartCmd, newStopCmd, newRestartCmd, newResetCmd, newModifyCmd, newPauseCmd, newResumeCmd,
 		newRmCmd, newLsCmd, newPsCmd, newInspectCmd, newLogsCmd, newMetricsCmd}},
 	{groupInside, []func(*app) *cobra.Command{newExecCmd, newCpCmd, newForwardCmd, newPingCmd, newTouchCmd}},
