@@ -49,6 +49,7 @@ type App struct {
 	blurred bool
 	frame   int
 	ticking bool
+	clock   func() time.Time // tests have their own
 	now     time.Time
 	help    bool
 	helpAt  int
@@ -144,7 +145,7 @@ type (
 // newApp returns the screen before anything is known.
 func newApp(ctx context.Context, o Options) *App {
 	t := theme.New(true)
-	a := &App{o: o, ctx: ctx, theme: t, now: time.Now(), busy: make(map[string]string),
+	a := &App{o: o, ctx: ctx, theme: t, clock: time.Now, now: time.Now(), busy: make(map[string]string),
 		conv: conversation.New(t), comp: compose.New(t, commands), panel: approve.New(t), events: newEventLog()}
 	a.conv.Cost = o.Cost
 	a.files = files.New(t)
@@ -160,7 +161,7 @@ func (a *App) Init() tea.Cmd {
 
 // Update takes a message.
 func (a *App) Update(m tea.Msg) (tea.Model, tea.Cmd) {
-	a.now = time.Now()
+	a.now = a.clock()
 	cmd := a.update(m)
 	if tick := a.tick(); tick != nil {
 		cmd = tea.Batch(cmd, tick)

