@@ -17,6 +17,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"msb/turn/durable"
 )
 
 var (
@@ -98,7 +100,7 @@ func (s *Store) Save(r Record) error {
 	if err != nil {
 		return fmt.Errorf("save session: %w", err)
 	}
-	if err := writeFile(s.recordPath(r.ID), append(b, '\n')); err != nil {
+	if err := durable.WriteFile(s.recordPath(r.ID), append(b, '\n')); err != nil {
 		return fmt.Errorf("save session %s: %w", r.ID[:8], err)
 	}
 	return nil
@@ -226,39 +228,4 @@ func (s *Store) Lock(id string) (*os.File, error) {
 		return nil, fmt.Errorf("%w: %s", ErrNoSession, id)
 	}
 	return f, nil
-}
-
-// writeFile replaces a file of mode 0600 so that a crash leaves the old or the
-// new content.
-func writeFile(path string, b []byte) (err error) {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, ".tmp-*") // 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
-	if _, err = f.Write(b); err != nil {
-		return err
-	}
-	if err = f.Sync(); err != nil {
-		return err
-	}
-	if err = f.Close(); err != nil {
-		return err
-	}
-	if err = os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	d.Sync() // some file systems have none for directories
-	return nil
 }

@@ -27,20 +27,19 @@ sees, and asks you about every call unless the policy of the tool says otherwise
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newMCPAddCmd(app), newMCPLsCmd(app), newMCPRmCmd(app), newMCPLoginCmd(app), newMCPTestCmd(app))
+	cmd.AddCommand(newMCPAddCmd(app), newMCPLsCmd(app), newSettingsRmCmd(app, "an MCP server", "  msb mcp rm tracker", app.completeServers(), config.RemoveServer), newMCPLoginCmd(app), newMCPTestCmd(app))
 	return cmd
 }
 
-func (a *app) completeServers(_ *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-	c, _, err := a.settings()
-	if err != nil || len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var names []string
-	for _, s := range c.MCPServers {
-		names = append(names, s.Name)
-	}
-	return startingWith(names, begin), cobra.ShellCompDirectiveNoFileComp
+// completeServers completes an MCP server.
+func (a *app) completeServers() cobra.CompletionFunc {
+	return a.completeSettings(func(c *config.Config) []string {
+		var names []string
+		for _, s := range c.MCPServers {
+			names = append(names, s.Name)
+		}
+		return names
+	})
 }
 
 func newMCPAddCmd(app *app) *cobra.Command {
@@ -96,22 +95,6 @@ streams. The program gets the environment of --env and nothing else of yours.`,
 	f.StringArrayVar(&env, "env", nil, "NAME=VALUE for the program (repeatable)")
 	f.StringVar(&s.Dir, "dir", "", "working directory of the program")
 	return cmd
-}
-
-// pairs reads KEY=VALUE flags.
-func pairs(flag string, list []string) (map[string]string, error) {
-	if len(list) == 0 {
-		return nil, nil
-	}
-	m := make(map[string]string)
-	for _, kv := range list {
-		k, v, ok := strings.Cut(kv, "=")
-		if _, twice := m[k]; !ok || k == "" || twice {
-			return nil, &usageError{fmt.Errorf("%s %.60q: give NAME=VALUE, each name once", flag, kv)}
-		}
-		m[k] = v
-	}
-	return m, nil
 }
 
 func newMCPLsCmd(app *app) *cobra.Command {
@@ -170,23 +153,6 @@ func newMCPLsCmd(app *app) *cobra.Command {
 	return cmd
 }
 
-func newMCPRmCmd(app *app) *cobra.Command {
-	return &cobra.Command{
-		Use:               "rm NAME",
-		Short:             "Take an MCP server out of the settings",
-		Example:           "  msb mcp rm tracker",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: app.completeServers,
-		RunE: interruptible(func(ctx context.Context, args []string) error {
-			h, err := app.home()
-			if err != nil {
-				return err
-			}
-			return config.RemoveServer(h.Config, args[0])
-		}),
-	}
-}
-
 func newMCPLoginCmd(app *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "login NAME",
@@ -195,7 +161,7 @@ func newMCPLoginCmd(app *app) *cobra.Command {
 kept in a file of mode 0600 and renewed by themselves.`,
 		Example:           "  msb mcp login tracker",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: app.completeServers,
+		ValidArgsFunction: app.completeServers(),
 		RunE: interruptible(func(ctx context.Context, args []string) error {
 			c, path, err := app.settings()
 			if err != nil {
@@ -234,7 +200,7 @@ func newMCPTestCmd(app *app) *cobra.Command {
 		Short:             "Connect to an MCP server and list its tools",
 		Example:           "  msb mcp test tracker\n  msb mcp test demo",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: app.completeServers,
+		ValidArgsFunction: app.completeServers(),
 		RunE: interruptible(func(ctx context.Context, args []string) error {
 			c, path, err := app.settings()
 			if err != nil {

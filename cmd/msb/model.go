@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,36 +25,8 @@ the model's name, and nothing else: addresses and keys stay on this host.`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newModelLsCmd(app), newModelAddCmd(app), newModelRmCmd(app), newModelTestCmd(app))
+	cmd.AddCommand(newModelLsCmd(app), newModelAddCmd(app), newSettingsRmCmd(app, "a model profile", "  msb model rm local", app.completeModels(), config.RemoveModel), newModelTestCmd(app))
 	return cmd
-}
-
-// settings reads the settings file.
-func (a *app) settings() (*config.Config, string, error) {
-	h, err := a.home()
-	if err != nil {
-		return nil, "", err
-	}
-	c, err := config.Load(h.Config)
-	return c, h.Config, err
-}
-
-func (a *app) completeModels(_ *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-	c, _, err := a.settings()
-	if err != nil || len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return startingWith(c.ModelNames(), begin), cobra.ShellCompDirectiveNoFileComp
-}
-
-func startingWith(names []string, begin string) []string {
-	var found []string
-	for _, n := range names {
-		if strings.HasPrefix(n, begin) {
-			found = append(found, n)
-		}
-	}
-	return found
 }
 
 func newModelLsCmd(app *app) *cobra.Command {
@@ -74,42 +46,86 @@ func newModelLsCmd(app *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			type row struct {
-				Name       string `json:"name"`
-				Provider   string `json:"provider"`
-				Model      string `json:"model"`
-				BaseURL    string `json:"base_url,omitempty"`
-				Credential string `json:"credential,omitempty"`
-			}
-			list := []row{}
+			list := []modelRow{}
 			for _, name := range c.ModelNames() {
 				m, err := c.Model(name)
 				if err != nil {
 					return err
 				}
-				r := row{Name: m.Name, Provider: m.Provider, Model: m.Model, BaseURL: m.BaseURL}
-				if m.Credential != nil {
-					r.Credential = m.Credential.String()
-				}
-				list = append(list, r)
+				list = append(list, newModelRow(m))
 			}
 			if asJSON {
 				return writeJSON(app.io.Out, list)
 			}
 			var rows [][]string
 			for _, r := range list {
-				rows = append(rows, []string{r.Name, r.Provider, r.Model, r.BaseURL, r.Credential})
+				rows = append(rows, []string{r.Name, r.Provider, r.Model, r.window(), r.price(), r.BaseURL, r.Credential})
 			}
-			return writeTable(app.io.Out, []string{"NAME", "PROVIDER", "MODEL", "BASE URL", "KEY"}, rows)
+			return writeTable(app.io.Out, []string{"NAME", "PROVIDER", "MODEL", "WINDOW", "PRICE", "BASE URL", "KEY"}, rows)
 		},
 	}
 	l.flags(cmd, "")
 	return cmd
 }
 
+// modelRow is a profile in JSON.
+type modelRow struct {
+	Name          string    `json:"name"`
+	Provider      string    `json:"provider"`
+	Model         string    `json:"model"`
+	API           string    `json:"api,omitempty"`
+	BaseURL       string    `json:"base_url,omitempty"`
+	Credential    string    `json:"credential,omitempty"` // where the key is
+	ContextWindow int64     `json:"context_window,omitempty"`
+	MaxTokens     int64     `json:"max_tokens,omitempty"`
+	Price         *rowPrice `json:"price,omitempty"`
+}
+
+// rowPrice is for a million tokens.
+type rowPrice struct {
+	Input  float64 `json:"input"`
+	Output float64 `json:"output"`
+}
+
+func newModelRow(m config.Model) modelRow {
+	r := modelRow{Name: m.Name, Provider: m.Provider, Model: m.Model, API: m.API, BaseURL: m.BaseURL,
+		ContextWindow: m.ContextWindow, MaxTokens: m.MaxTokens}
+	if m.Credential != nil {
+		r.Credential = m.Credential.String()
+	}
+	if m.Price != nil {
+		r.Price = &rowPrice{m.Price.Input, m.Price.Output}
+	}
+	return r
+}
+
+func (r modelRow) window() string {
+	switch {
+	case r.ContextWindow == 0:
+		return ""
+	case r.ContextWindow < 10_000:
+		return strconv.FormatInt(r.ContextWindow, 10)
+	}
+	return strconv.FormatInt(r.ContextWindow/1000, 10) + "k"
+}
+
+func (r modelRow) price() string {
+	if r.Price == nil {
+		return ""
+	}
+	number := func(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
+	return number(r.Price.Input) + " in, " + number(r.Price.Output) + " out"
+}
+
+// completeModels completes a model profile.
+func (a *app) completeModels() cobra.CompletionFunc {
+	return a.completeSettings((*config.Config).ModelNames)
+}
+
 func newModelAddCmd(app *app) *cobra.Command {
 	var m config.Model
 	var key string
+	var price config.Price
 	cmd := &cobra.Command{
 		Use:   "add NAME --provider P --model M",
 		Short: "Add a model profile to the settings",
@@ -129,6 +145,9 @@ where it is: env:VARIABLE, keyring:NAME, file:PATH (mode 0600) or command:PROGRA
 			if m.Credential, err = parseKey(key); err != nil {
 				return err
 			}
+			if price != (config.Price{}) {
+				m.Price = &price
+			}
 			if err := m.Check(); err != nil {
 				return &usageError{err}
 			}
@@ -147,45 +166,10 @@ where it is: env:VARIABLE, keyring:NAME, file:PATH (mode 0600) or command:PROGRA
 	f.StringVar(&key, "key", "", "where the key is")
 	f.BoolVar(&m.Loopback, "loopback", false, "allow an address on this machine, also with http")
 	f.Int64Var(&m.MaxTokens, "max-tokens", 0, "longest answer, in tokens")
+	f.Int64Var(&m.ContextWindow, "context-window", 0, "what the model takes, answer included, in tokens (default: by the provider)")
+	f.Float64Var(&price.Input, "price-input", 0, "price of a million tokens in, for the cost that is shown")
+	f.Float64Var(&price.Output, "price-output", 0, "price of a million tokens out")
 	return cmd
-}
-
-// parseKey reads SOURCE:PLACE; "" is no key.
-func parseKey(s string) (*creds.Ref, error) {
-	if s == "" {
-		return nil, nil
-	}
-	source, place, ok := strings.Cut(s, ":")
-	r := creds.Ref{Source: source, Name: place}
-	if source == creds.SourceCommand {
-		r.Name, r.Command = "", strings.Fields(place)
-	}
-	err := r.Check()
-	if !ok {
-		// It may be the key itself: it is not repeated.
-		err = errors.New("where is the key? give env:VARIABLE, keyring:NAME, file:PATH or command:PROGRAM, never the key itself")
-	}
-	if err != nil {
-		return nil, &usageError{err}
-	}
-	return &r, nil
-}
-
-func newModelRmCmd(app *app) *cobra.Command {
-	return &cobra.Command{
-		Use:               "rm NAME",
-		Short:             "Take a model profile out of the settings",
-		Example:           "  msb model rm local",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: app.completeModels,
-		RunE: func(_ *cobra.Command, args []string) error {
-			h, err := app.home()
-			if err != nil {
-				return err
-			}
-			return config.RemoveModel(h.Config, args[0])
-		},
-	}
 }
 
 func newModelTestCmd(app *app) *cobra.Command {
@@ -194,7 +178,7 @@ func newModelTestCmd(app *app) *cobra.Command {
 		Short:             "Ask a model for one word",
 		Example:           "  msb model test\n  msb model test local",
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: app.completeModels,
+		ValidArgsFunction: app.completeModels(),
 		RunE: interruptible(func(ctx context.Context, args []string) error {
 			c, path, err := app.settings()
 			if err != nil {
@@ -209,7 +193,7 @@ func newModelTestCmd(app *app) *cobra.Command {
 			}
 			r, err := provider.Test(ctx, m, creds.Open(config.CredentialsDir(path)))
 			if err != nil {
-				return fmt.Errorf("model %s: %w", m.Name, err)
+				return err
 			}
 			fmt.Fprintf(app.io.Out, "%s answers: %s\n", m.Name, visible.Text(strings.TrimSpace(r.Text)))
 			fmt.Fprintf(app.io.Out, "first word after %s, %d tokens in, %d out\n", progress.Seconds(r.First), r.Usage.InputTokens, r.Usage.OutputTokens)

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+
+	"msb/turn/durable"
 )
 
 // maxRules bounds the rules of a workspace and of all sessions together.
@@ -134,50 +136,15 @@ func (r *Rules) replace(list []Rule, saved bool) error {
 		}
 		b, err := json.MarshalIndent(file, "", "  ")
 		if err == nil {
-			err = writeFile(r.path, append(b, '\n'))
+			err = os.MkdirAll(filepath.Dir(r.path), 0o700)
+		}
+		if err == nil {
+			err = durable.WriteFile(r.path, append(b, '\n'))
 		}
 		if err != nil {
 			return fmt.Errorf("save rules: %w", err)
 		}
 	}
 	r.list = list
-	return nil
-}
-
-// writeFile replaces a file of mode 0600 so that a crash leaves the old or the
-// new content.
-func writeFile(path string, b []byte) (err error) {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, ".tmp-*") // 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
-	if _, err = f.Write(b); err != nil {
-		return err
-	}
-	if err = f.Sync(); err != nil {
-		return err
-	}
-	if err = f.Close(); err != nil {
-		return err
-	}
-	if err = os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	d.Sync() // some file systems have none for directories
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v4"
+
+	"msb/turn/durable"
 )
 
 // AddModel adds a model profile to the settings file, which it makes if there
@@ -303,31 +305,12 @@ func lock(dir string) (unlock func(), err error) {
 
 // write replaces the file, mode 0600; a crash leaves the old or the new one. A
 // symbolic link stays one.
-func write(path string, data []byte) (err error) {
+func write(path string, data []byte) error {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
 		return os.Chmod(path, 0o600)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".config-*") // 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
-	if _, err = f.Write(data); err != nil {
-		return err
-	}
-	if err = f.Sync(); err != nil {
-		return err
-	}
-	if err = f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return durable.WriteFile(path, data)
 }

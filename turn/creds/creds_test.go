@@ -182,7 +182,17 @@ func TestWithoutKeyring(t *testing.T) {
 	if source, err := store.Set(ctx, "", "k", creds.NewSecret(canary)); err != nil || source != "file" {
 		t.Errorf("%q %v", source, err)
 	}
-	if _, err := store.Resolve(ctx, creds.Ref{Source: "keyring", Name: "k"}); err == nil || !strings.Contains(err.Error(), "file credential instead") {
+	if _, err := store.Resolve(ctx, creds.Ref{Source: "keyring", Name: "k"}); !errors.Is(err, creds.ErrNoKeyring) || !strings.Contains(err.Error(), "msb creds set NAME --source file") {
 		t.Errorf("got %v", err)
+	}
+	// What could not be stored is not listed.
+	if _, err := store.Set(ctx, "keyring", "k", creds.NewSecret(canary)); !errors.Is(err, creds.ErrNoKeyring) || strings.Contains(err.Error(), canary) {
+		t.Errorf("got %v", err)
+	}
+	if list, err := store.List(); err != nil || fmt.Sprint(list) != "[{k file false}]" {
+		t.Errorf("list %v, %v", list, err)
+	}
+	if err := store.Remove(ctx, "k"); err != nil {
+		t.Error(err)
 	}
 }

@@ -11,6 +11,10 @@ import (
 // service is the name of msb's entries in the keyring.
 const service = "msb"
 
+// ErrNoKeyring reports a machine without a keyring that answers, such as one
+// without a desktop.
+var ErrNoKeyring = errors.New("there is no working keyring on this machine")
+
 // withKeyring runs one use of the keyring. The library knows no contexts, and a
 // locked keyring waits for its user: the caller goes on after a while, and the
 // next use waits for this one.
@@ -33,7 +37,7 @@ func (s *Store) withKeyring(ctx context.Context, use func() error) error {
 		case errors.Is(err, keyring.ErrNotFound):
 			return ErrNotFound
 		case err != nil:
-			return fmt.Errorf("the keyring does not work here: %w; use a file credential instead", err)
+			return fmt.Errorf("%w (%w): keep the key in a file instead, with `msb creds set NAME --source file`", ErrNoKeyring, err)
 		}
 		return nil
 	case <-ctx.Done():

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"msb/turn/durable"
 )
 
 // Store is the folder with the credentials that msb keeps itself: one file of
@@ -76,10 +78,7 @@ func (s *Store) Set(ctx context.Context, source, name string, secret Secret) (st
 	case SourceFile:
 		err = s.write(name, []byte(text+"\n"))
 	case SourceKeyring:
-		// The name first: what is listed and not there does no harm.
-		if err = s.noteRing(ctx, name, true); err == nil {
-			err = s.keyringSet(ctx, name, text)
-		}
+		err = s.setRing(ctx, name, text)
 	default:
 		err = fmt.Errorf("nothing can be stored in %q: use keyring or file", source)
 	}
@@ -87,6 +86,25 @@ func (s *Store) Set(ctx context.Context, source, name string, secret Secret) (st
 		return "", fmt.Errorf("store credential %s: %w", name, err)
 	}
 	return source, nil
+}
+
+// setRing puts a credential in the keyring and its name on the list. The name
+// goes first: one that is listed and not there does no harm.
+func (s *Store) setRing(ctx context.Context, name, text string) error {
+	names, err := s.ringNames()
+	if err != nil {
+		return err
+	}
+	if err := s.noteRing(ctx, name, true); err != nil {
+		return err
+	}
+	if err := s.keyringSet(ctx, name, text); err != nil {
+		if !slices.Contains(names, name) {
+			err = errors.Join(err, s.noteRing(ctx, name, false))
+		}
+		return err
+	}
+	return nil
 }
 
 // Remove removes a stored credential, wherever it is; a login too. None of
@@ -167,30 +185,11 @@ func (s *Store) noteRing(ctx context.Context, name string, add bool) error {
 }
 
 // write replaces a file of the store; a crash leaves the old or the new one.
-func (s *Store) write(name string, b []byte) (err error) {
+func (s *Store) write(name string, b []byte) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(s.dir, ".tmp-*") // 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
-	if _, err = f.Write(b); err != nil {
-		return err
-	}
-	if err = f.Sync(); err != nil {
-		return err
-	}
-	if err = f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), filepath.Join(s.dir, name))
+	return durable.WriteFile(filepath.Join(s.dir, name), b)
 }
 
 // lock keeps other processes from what is called name until unlock.

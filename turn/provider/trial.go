@@ -29,7 +29,7 @@ func Test(ctx context.Context, m config.Model, credentials Resolver) (Report, er
 	if m.Credential != nil {
 		var err error
 		if secret, err = credentials.Resolve(ctx, *m.Credential); err != nil {
-			return report, err
+			return report, fmt.Errorf("model profile %s: %w", m.Name, err)
 		}
 	}
 	transport := newTransport()

@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"msb/turn/durable"
 )
 
 // Root is where a workspace lies in a sandbox.
@@ -154,7 +156,7 @@ func (w *Workspace) save(s state) error {
 	s.Version = stateVersion
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
-		err = writeFile(w.statePath(), append(b, '\n'))
+		err = durable.WriteFile(w.statePath(), append(b, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("state of the workspace: %w", err)
@@ -187,29 +189,4 @@ func (w *Workspace) lock(ctx context.Context) (unlock func(), err error) {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-}
-
-// writeFile replaces a file of mode 0600 so that a crash leaves the old or the
-// new content.
-func writeFile(path string, b []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
-	if _, err = f.Write(b); err != nil {
-		return err
-	}
-	if err = f.Sync(); err != nil {
-		return err
-	}
-	if err = f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
