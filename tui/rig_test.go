@@ -160,8 +160,8 @@ func (tracker) Call(context.Context, turnrpc.MCPCall) (turnrpc.MCPResult, error)
 	return turnrpc.MCPResult{Text: `[{"id":7,"title":"store flakes"}]`}, nil
 }
 func (tracker) Claim(string, string) string { return "" }
-func (tracker) Cancel(string) {}
-func (tracker) Close() error  { return nil }
+func (tracker) Cancel(string)               {}
+func (tracker) Close() error                { return nil }
 
 // guest is a turn agent that follows a script.
 type guest struct {
