@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -17,8 +18,9 @@ func newDiffCmd(app *app) *cobra.Command {
 		Use:   "diff NAME",
 		Short: "Show what changed in a sandbox's workspace",
 		Long: `Compare the workspace of a running sandbox with what was brought in, of which the host has a
-copy of its own. On a terminal the patch is shown with everything made visible that could hide;
-elsewhere it is written as it is, for git apply. Files that are ignored do not count.`,
+copy of its own. On a terminal the patch is shown with everything made visible that could hide, with
+$MSB_PAGER, $PAGER or less; elsewhere it is written as it is, for git apply. Files that are ignored do
+not count.`,
 		Example:           "  msb diff demo\n  msb diff demo --stat\n  msb diff demo | git apply --check",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: app.completeNames(1),
@@ -51,26 +53,31 @@ func (a *app) diff(ctx context.Context, w *workspace.Workspace, c *agentclient.C
 			fmt.Fprintln(a.io.Out, total(s))
 		}
 		return nil
-	case !a.io.OutTTY():
-		_, err := w.Diff(ctx, c, a.io.Out)
+	}
+	// All of it first: who reads it may be slow, and the workspace is locked meanwhile.
+	patch, err := os.CreateTemp("", "msb-diff-")
+	if err != nil {
+		return fmt.Errorf("a place for the patch: %w", err)
+	}
+	defer patch.Close()
+	if err := os.Remove(patch.Name()); err != nil {
 		return err
 	}
-	r, patch := io.Pipe()
-	shown := make(chan error, 1)
-	go func() {
-		err := workspace.Show(a.io.Out, r, a.outColour())
-		r.CloseWithError(err)
-		shown <- err
-	}()
 	s, err := w.Diff(ctx, c, patch)
-	patch.CloseWithError(err)
-	if serr := <-shown; err == nil {
-		err = serr
+	if err == nil {
+		_, err = patch.Seek(0, io.SeekStart)
 	}
-	if err == nil && len(s.Changes) == 0 {
+	switch {
+	case err != nil:
+		return err
+	case !a.io.OutTTY():
+		_, err := io.Copy(a.io.Out, patch)
+		return err
+	case len(s.Changes) == 0:
 		fmt.Fprintln(a.io.Err, "nothing changed")
+		return nil
 	}
-	return err
+	return a.paged(func(out io.Writer) error { return workspace.Show(out, patch, a.outColour()) })
 }
 
 // change is a changed file in JSON. A path that is not UTF-8 has it in
