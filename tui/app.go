@@ -19,6 +19,7 @@ import (
 	"msb/tui/theme"
 	"msb/turn"
 	"msb/vmm"
+	"msb/vmm/shells"
 	"msb/vmm/store"
 )
 
@@ -81,24 +82,21 @@ type App struct {
 	last      *control.Metrics
 	metrics   *control.Metrics
 
-	conv    *conversation.Conversation
-	comp    *compose.Composer
-	panel   *approve.Panel
-	browse  bool
-	search  *string // being typed
-	query   string
-	shells  []*boxShell
-	shellAt int
-	nextID  int
-	prefix  bool // Ctrl-] was typed in the shell
-	zoom    bool // the shell has the whole screen
-	files   *files.Tree
-	events  *eventLog
-}
-
-type boxShell struct {
-	box string
-	*shell.Shell
+	conv      *conversation.Conversation
+	comp      *compose.Composer
+	panel     *approve.Panel
+	browse    bool
+	search    *string // being typed
+	query     string
+	shells    []*boxShell
+	kept      []shells.Info // that live in the sandbox on the screen
+	shellAt   int
+	nextID    int
+	prefix    bool // Ctrl-] was typed in the shell
+	keptKnown bool
+	zoom      bool // the shell has the whole screen
+	files     *files.Tree
+	events    *eventLog
 }
 
 // Messages of the app's own.
@@ -237,8 +235,10 @@ func (a *App) update(m tea.Msg) tea.Cmd {
 	case namesMsg:
 		a.comp.Files(m.prefix, m.names)
 
-	case shell.StartedMsg, shell.OutputMsg, shell.EndedMsg:
+	case shell.StartedMsg, shell.SizedMsg, shell.OutputMsg, shell.EndedMsg:
 		return a.shellMsg(m)
+	case link.ShellsMsg:
+		return a.keptShells(m)
 	case files.Msg:
 		return a.filesMsg(m)
 	case editedMsg:
@@ -417,6 +417,7 @@ func (a *App) connect() {
 	a.unwatch = cancel
 	box := a.box
 	a.work.Go(func() { link.Watch(ctx, box.Name, box.ControlSocket, a.send) })
+	a.work.Go(func() { link.Shells(ctx, box.Name, box.ShellsSocket, a.send) })
 }
 
 // closeBox leaves the sandbox on the screen; nothing in it stops.
@@ -428,5 +429,6 @@ func (a *App) closeBox() {
 		a.unwatch()
 	}
 	a.up, a.down, a.cpu, a.last, a.metrics = false, "", nil, nil, nil
+	a.kept, a.keptKnown = nil, false
 	a.files.Close(&a.work)
 }

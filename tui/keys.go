@@ -112,7 +112,9 @@ func (a *App) goTab(t tab) tea.Cmd {
 	disturb := a.panel.Resized()
 	switch t {
 	case tabShell:
-		if a.shell() == nil && a.box.Running() {
+		a.lookAtShell()
+		// A runtime of ours tells in a moment which shells live.
+		if a.shell() == nil && a.box.Running() && (a.keptKnown || !a.keeps()) {
 			return tea.Batch(disturb, a.openShell())
 		}
 	case tabFiles:
@@ -311,7 +313,7 @@ func (a *App) eventsKey(k tea.KeyPressMsg) (tea.Cmd, bool) {
 func (a *App) paste(text string) tea.Cmd {
 	switch {
 	case a.tab == tabShell:
-		if s := a.shell(); s != nil && !s.Over() {
+		if s := a.shell(); s != nil && s.Shell != nil && !s.Over() {
 			s.Paste(text)
 		}
 	case a.asks():

@@ -62,7 +62,9 @@ func Run(ctx context.Context, o Options) error {
 func (a *App) leave() {
 	a.closeBox()
 	for _, s := range a.shells {
-		a.work.Go(s.Close)
+		if s.Shell != nil {
+			a.work.Go(s.Close)
+		}
 	}
 	a.work.Wait()
 }

@@ -1,19 +1,45 @@
 package tui
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
 
 	tea "charm.land/bubbletea/v2"
 	uv "github.com/charmbracelet/ultraviolet"
 
 	"msb/tui/foreign"
+	"msb/tui/link"
 	"msb/tui/pane"
 	"msb/tui/shell"
+	"msb/vmm/shells"
 	"msb/vmm/store"
 )
 
-// maxShells bounds the shells that are open at once.
-const maxShells = 16
+// maxShells bounds the shells that are open on the screen at once.
+const maxShells = 32
+
+// boxShell is a shell of a sandbox. Those that the runtime keeps have an id; they
+// have no terminal here until they are looked at.
+type boxShell struct {
+	box   string
+	kept  uint32 // 0: not kept, or not known yet
+	title string // of one without a terminal here; safe
+	*shell.Shell
+}
+
+func (b *boxShell) name() string {
+	switch {
+	case b.Shell != nil && b.Title() != "":
+		return b.Title()
+	case b.Shell == nil && b.title != "":
+		return b.title
+	}
+	return "shell"
+}
 
 // mine are the shells of the sandbox on the screen.
 func (a *App) mine() []*boxShell {
@@ -26,6 +52,7 @@ func (a *App) mine() []*boxShell {
 	return list
 }
 
+// shell is the one that is chosen; nil when there is none.
 func (a *App) shell() *boxShell {
 	list := a.mine()
 	if len(list) == 0 {
@@ -42,18 +69,79 @@ func (a *App) openShell() tea.Cmd {
 		return nil
 	}
 	if len(a.shells) >= maxShells {
-		a.say("", errors.New("16 shells are open; Ctrl-] x ends one"))
+		a.say("", fmt.Errorf("%d shells are open; Ctrl-] x ends one", maxShells))
 		return nil
 	}
 	argv := a.o.Shell
 	if len(argv) == 0 {
 		argv = []string{"/bin/sh", "-l"}
 	}
-	a.nextID++
-	w, h := a.shellSize()
-	a.shells = append(a.shells, &boxShell{a.box.Name, shell.Open(a.nextID, shell.InSandbox(a.box.AgentSocket, argv), h, w, a.send)})
+	s := &boxShell{box: a.box.Name}
+	s.Shell = a.startShell(shell.Kept(a.box.ShellsSocket, a.box.AgentSocket, argv))
+	a.shells = append(a.shells, s)
 	a.shellAt = len(a.mine()) - 1
 	return nil
+}
+
+func (a *App) startShell(open shell.Opener) *shell.Shell {
+	a.nextID++
+	w, h := a.shellSize()
+	return shell.Open(a.nextID, open, h, w, a.send)
+}
+
+// keeps tells whether the sandbox on the screen keeps shells.
+func (a *App) keeps() bool {
+	_, err := os.Stat(a.box.ShellsSocket)
+	return err == nil
+}
+
+// lookAtShell attaches to the chosen shell if that was not done yet: only a shell
+// that is looked at takes the size of this screen.
+func (a *App) lookAtShell() {
+	if s := a.shell(); a.tab == tabShell && s != nil && s.Shell == nil && a.send != nil {
+		s.Shell = a.startShell(shell.Attached(a.box.ShellsSocket, s.kept))
+	}
+}
+
+// keptShells takes the list of shells that live.
+func (a *App) keptShells(m link.ShellsMsg) tea.Cmd {
+	if m.Box != a.box.Name {
+		return nil
+	}
+	a.kept = m.List
+	first := !a.keptKnown
+	a.keptKnown = true
+	a.mergeShells()
+	if first && a.tab == tabShell && a.shell() == nil {
+		return a.openShell()
+	}
+	a.lookAtShell()
+	return nil
+}
+
+// mergeShells makes the shells on the screen those that live, and those whose end
+// was not read yet.
+func (a *App) mergeShells() {
+	known := make(map[uint32]*boxShell)
+	starting := false
+	for _, s := range a.mine() {
+		if s.kept != 0 {
+			known[s.kept] = s
+		}
+		starting = starting || s.kept == 0 && s.Shell != nil && s.Starting()
+	}
+	lives := make(map[uint32]bool)
+	for _, i := range a.kept {
+		lives[i.ID] = true
+		if s := known[i.ID]; s != nil {
+			s.title = foreign.Text(i.Title)
+		} else if !starting && len(a.shells) < maxShells { // else it may be the one that is starting here
+			a.shells = append(a.shells, &boxShell{box: a.box.Name, kept: i.ID, title: foreign.Text(i.Title)})
+		}
+	}
+	a.shells = slices.DeleteFunc(a.shells, func(s *boxShell) bool {
+		return s.box == a.box.Name && s.Shell == nil && !lives[s.kept]
+	})
 }
 
 func (a *App) shellSize() (w, h int) {
@@ -64,11 +152,19 @@ func (a *App) shellSize() (w, h int) {
 }
 
 func (a *App) shellMsg(m tea.Msg) tea.Cmd {
-	for _, s := range a.shells {
+	for _, s := range slices.Clone(a.shells) {
+		if s.Shell == nil {
+			continue
+		}
 		switch m := m.(type) {
 		case shell.StartedMsg:
 			if s.ID == m.ID {
 				s.Started()
+				a.startedShell(s, m.Kept)
+			}
+		case shell.SizedMsg:
+			if s.ID == m.ID {
+				s.Sized(m)
 			}
 		case shell.OutputMsg:
 			if s.ID == m.ID {
@@ -86,21 +182,44 @@ func (a *App) shellMsg(m tea.Msg) tea.Cmd {
 	return nil
 }
 
-// dropShell ends the shell on the screen.
-func (a *App) dropShell() {
-	s := a.shell()
-	if s == nil {
+// startedShell learns the id of a shell that was opened here.
+func (a *App) startedShell(s *boxShell, kept uint32) {
+	if s.kept != 0 || kept == 0 {
 		return
 	}
-	for i, o := range a.shells {
-		if o == s {
-			a.shells = append(a.shells[:i:i], a.shells[i+1:]...)
-			break
-		}
+	a.shells = slices.DeleteFunc(a.shells, func(o *boxShell) bool { return o.box == s.box && o.kept == kept && o.Shell == nil })
+	s.kept = kept
+	a.mergeShells()
+}
+
+// dropShell ends the chosen shell, or puts away one that has ended.
+func (a *App) dropShell() tea.Cmd {
+	s := a.shell()
+	if s == nil {
+		return nil
 	}
-	a.work.Go(s.Close)
+	a.shells = slices.DeleteFunc(a.shells, func(o *boxShell) bool { return o == s })
+	over := true
+	if s.Shell != nil {
+		over = s.Over()
+		a.work.Go(s.Close)
+	}
 	if a.shell() == nil {
 		a.zoom = false
+	}
+	a.lookAtShell()
+	if over || s.kept == 0 {
+		return nil
+	}
+	ctx, socket, id := a.ctx, a.box.ShellsSocket, s.kept
+	return func() tea.Msg {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		err := shells.Kill(ctx, socket, id)
+		if errors.Is(err, shells.ErrNotFound) {
+			err = nil
+		}
+		return doneMsg{text: fmt.Sprintf("shell %d has ended", id), err: err}
 	}
 }
 
@@ -108,6 +227,9 @@ func (a *App) dropShell() {
 func (a *App) shellKey(k tea.KeyPressMsg) tea.Cmd {
 	name := k.String()
 	s := a.shell()
+	if s != nil && s.Shell == nil {
+		s = nil // it has no terminal here yet
+	}
 	if a.prefix {
 		a.prefix = false
 		switch name {
@@ -118,17 +240,19 @@ func (a *App) shellKey(k tea.KeyPressMsg) tea.Cmd {
 		case "n", "c":
 			return a.openShell()
 		case "x":
-			a.dropShell()
+			return a.dropShell()
 		case "f", "z":
 			a.zoom = !a.zoom && s != nil
 			return tea.ClearScreen
 		case "tab", "]", "right":
 			if n := len(a.mine()); n > 0 {
 				a.shellAt = (a.shellAt + 1) % n
+				a.lookAtShell()
 			}
 		case "shift+tab", "[", "left":
 			if n := len(a.mine()); n > 0 {
 				a.shellAt = (a.shellAt + n - 1) % n
+				a.lookAtShell()
 			}
 		case "pgup", "up", "u":
 			if s != nil {
@@ -158,10 +282,9 @@ func (a *App) shellKey(k tea.KeyPressMsg) tea.Cmd {
 	case s.Over():
 		switch name {
 		case "enter":
-			a.dropShell()
-			return a.openShell()
+			return tea.Batch(a.dropShell(), a.openShell())
 		case "x", "esc":
-			a.dropShell()
+			return a.dropShell()
 		default:
 			return a.plainKey(k)
 		}
@@ -190,7 +313,7 @@ func (a *App) shellKey(k tea.KeyPressMsg) tea.Cmd {
 // shellMouse hands the mouse to the program, or scrolls.
 func (a *App) shellMouse(m tea.MouseMsg) {
 	s := a.shell()
-	if s == nil {
+	if s == nil || s.Shell == nil {
 		return
 	}
 	e := m.Mouse()
@@ -224,6 +347,9 @@ func (a *App) shellMouse(m tea.MouseMsg) {
 // viewShell draws the shell tab.
 func (a *App) viewShell(w, h int) ([]string, *tea.Cursor) {
 	s := a.shell()
+	if s != nil && s.Shell == nil {
+		return pane.Block([]string{"", a.theme.Dim.Render(" coming back to the shell …")}, w, h), nil
+	}
 	if s == nil {
 		lines := []string{"", " No shell is open."}
 		if a.box.State == store.Running {
@@ -250,11 +376,12 @@ func (a *App) viewShell(w, h int) ([]string, *tea.Cursor) {
 func (a *App) shellLine(w int) string {
 	line := " "
 	for i, s := range a.mine() {
-		name := s.Title()
-		if name == "" {
-			name = "shell"
+		name := s.name()
+		number := fmt.Sprint(i + 1)
+		if s.kept != 0 {
+			number = fmt.Sprint(s.kept)
 		}
-		text := " " + foreign.Text(string('1'+rune(i))) + " " + pane.Fit(name, min(pane.Width(name), 24)) + " "
+		text := " " + number + " " + pane.Fit(name, min(pane.Width(name), 24)) + " "
 		if i == a.shellAt {
 			text = a.theme.Sel.Render(text)
 		} else {

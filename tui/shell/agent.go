@@ -15,7 +15,7 @@ func InSandbox(socket string, argv []string) Opener {
 			return nil, err
 		}
 		e, err := c.Exec(ctx, agentclient.ExecSpec{Cmd: argv[0], Args: argv[1:], TTY: true, Rows: rows, Cols: cols,
-			Env: []string{"TERM=xterm-256color", "COLORTERM=truecolor"}, Window: 256 << 10})
+			Env: env, Window: 256 << 10})
 		if err != nil {
 			c.Close()
 			return nil, err

@@ -22,9 +22,9 @@ import (
 type Process interface {
 	io.ReadWriter
 	Resize(ctx context.Context, rows, cols uint16) error
-	// Wait returns when the program has ended.
+	// Wait returns when the program has ended, or was left.
 	Wait() (code int, err error)
-	// Close ends it.
+	// Close ends it, or leaves it where the runtime keeps it.
 	Close() error
 }
 
@@ -44,9 +44,26 @@ type (
 		Code int
 		Err  error
 	}
-	// StartedMsg says that it runs.
-	StartedMsg struct{ ID int }
+	// StartedMsg says that it runs. Kept is its id where the runtime keeps it.
+	StartedMsg struct {
+		ID   int
+		Kept uint32
+	}
+	// SizedMsg says what size the terminal has: another front end may be the one
+	// that decides.
+	SizedMsg struct {
+		ID         int
+		Rows, Cols int
+	}
 )
+
+// keptProcess is a process that outlives its front ends.
+type keptProcess interface {
+	Process
+	Kept() uint32
+	// OnSize, called before the first Read, sets who learns the terminal's size.
+	OnSize(func(rows, cols uint16))
+}
 
 const (
 	scrollback = 2000 // lines
@@ -73,7 +90,7 @@ type Shell struct {
 	emu   *vt.Emulator
 	bell  bool
 
-	rows, cols int
+	rows, cols int // that it is drawn in
 	back       int // lines scrolled back
 	send       func(tea.Msg)
 	ctx        context.Context
@@ -146,7 +163,12 @@ func (s *Shell) run(open Opener) {
 	}
 	defer p.Close()
 	defer context.AfterFunc(s.ctx, func() { p.Close() })()
-	s.send(StartedMsg{s.ID})
+	started := StartedMsg{ID: s.ID}
+	if k, ok := p.(keptProcess); ok {
+		started.Kept = k.Kept()
+		k.OnSize(func(rows, cols uint16) { s.send(SizedMsg{s.ID, int(rows), int(cols)}) })
+	}
+	s.send(started)
 	ctx, cancel := context.WithCancel(s.ctx)
 	var work sync.WaitGroup
 	work.Go(func() {
@@ -241,6 +263,9 @@ func (s *Shell) Ended(m EndedMsg) {
 	}
 }
 
+// Starting tells whether it is not known yet what became of it.
+func (s *Shell) Starting() bool { return s.state == starting }
+
 // Over tells whether the program has ended.
 func (s *Shell) Over() bool { return s.state == ended }
 
@@ -331,7 +356,17 @@ func (s *Shell) Resize(w, h int) {
 	}
 }
 
-// View draws the terminal; cursor is nil when it is hidden.
+// Sized takes note of the terminal's size, which is that of the front end in use.
+func (s *Shell) Sized(m SizedMsg) {
+	const most = 1000 // cells either way
+	w, h := max(2, min(m.Cols, most)), max(1, min(m.Rows, most))
+	if w != s.emu.Width() || h != s.emu.Height() {
+		s.emu.Resize(w, h)
+	}
+}
+
+// View draws the terminal; cursor is nil when it is hidden. A terminal that is
+// larger is cut.
 func (s *Shell) View(w, h int) (lines []string, cursor *tea.Cursor) {
 	s.Resize(w, h)
 	if s.back > 0 {
@@ -341,17 +376,23 @@ func (s *Shell) View(w, h int) (lines []string, cursor *tea.Cursor) {
 			lines = append(lines, foreign.Styled(sb.Line(i).Render()))
 		}
 	}
-	screen := foreign.Styled(s.emu.Render())
-	n := 0
-	for l := range lineSeq(screen) {
+	p := s.emu.CursorPosition()
+	skip := 0
+	if s.back == 0 {
+		skip = max(0, min(p.Y-h+1, s.emu.Height()-h))
+	}
+	p.Y -= skip
+	for l := range lineSeq(foreign.Styled(s.emu.Render())) {
 		if len(lines) == h {
 			break
 		}
+		if skip > 0 {
+			skip--
+			continue
+		}
 		lines = append(lines, l)
-		n++
 	}
 	if s.back == 0 && !s.emu.CursorHidden() && s.state == running {
-		p := s.emu.CursorPosition()
 		if p.X < w && p.Y < h {
 			cursor = tea.NewCursor(p.X, p.Y)
 			cursor.Blink = false
