@@ -321,7 +321,7 @@ var features = []struct {
 			s.sh(fmt.Sprintf(`
 				sqlite3 %[1]s.db 'pragma journal_mode=%[1]s; create table t(i integer primary key, s text);' >/dev/null
 				for p in 1 2 3; do
-					for n in $(seq 15); do echo "insert into t(s) values (hex(randomblob(300)));"; done | sqlite3 -cmd '.timeout 30000' %[1]s.db &
+					for n in $(seq 15); do echo "insert into t(s) values (hex(randomblob(300)));"; done | sqlite3 -cmd '.timeout 240000' %[1]s.db &
 				done; wait
 				test "$(sqlite3 %[1]s.db 'select count(*) from t')" = 45
 				test "$(sqlite3 %[1]s.db 'pragma integrity_check')" = ok

@@ -66,7 +66,7 @@ func names(dir string) script {
 
 // lies tells attributes that contradict themselves or each other.
 func lies(dir string) script {
-	var asked atomic.Int64
+	var changed atomic.Bool
 	entry := func(name string) (agent.Entry, bool) {
 		e := plain(dir+"/"+name, 1)
 		switch name {
@@ -84,8 +84,10 @@ func lies(dir string) script {
 		case "early":
 			t := int64(math.MinInt64)
 			e.Atime = &t
+		case "change":
+			changed.Store(true)
 		case "changes":
-			if asked.Add(1) > 1 {
+			if changed.Load() {
 				e.Kind, e.Mode = agent.KindDir, 0o40755
 			}
 		case "long": // claims a terabyte and has three bytes

@@ -123,7 +123,7 @@ func mountFlags(dir string) (string, error) {
 
 func TestRootMount(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root")
+		t.Skip("needs root to mount for everybody")
 	}
 	s := newSandbox(t, func(s *sandbox) { s.opts.AllowOther = true; s.opts.Umask = 0o022 })
 	if flags, err := mountFlags(s.dir); err != nil || !strings.Contains(flags, "nosuid") || !strings.Contains(flags, "nodev") {
