@@ -1,9 +1,9 @@
 package progress
 
 import (
-	"bytes"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,9 +13,27 @@ import (
 
 // steps returns steps on a buffer, as on a terminal of 80 columns when tty is set. One that draws is to be used in a
 // synctest bubble, where the clock stands still.
-func steps(tty, quiet bool) (*Steps, *bytes.Buffer) {
-	out := new(bytes.Buffer)
+func steps(tty, quiet bool) (*Steps, *output) {
+	out := new(output)
 	return New(terminal.Test(strings.NewReader(""), io.Discard, io.Discard), out, tty, quiet), out
+}
+
+// output is what was written, also while the steps go on drawing.
+type output struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 func work(s *Steps) {
@@ -56,7 +74,7 @@ func TestQuiet(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s, out := steps(tty, true)
 			work(s)
-			if out.Len() > 0 || s.Live() {
+			if out.String() != "" || s.Live() {
 				t.Errorf("terminal %v: live %v, said %q", tty, s.Live(), out)
 			}
 		})
