@@ -25,9 +25,14 @@ type forwarding struct {
 	errs  bytes.Buffer
 }
 
+// startForward forwards ports of a sandbox, by its name or its socket, and waits until they are listened on.
 func startForward(t *testing.T, home string, args ...string) *forwarding {
 	t.Helper()
-	f := &forwarding{cmd: exec.Command(filepath.Join(suite.bin, "msb"), append([]string{"forward"}, args...)...)}
+	how := []string{"forward"}
+	if strings.Contains(args[0], "/") {
+		how = append(how, "--socket")
+	}
+	f := &forwarding{cmd: exec.Command(filepath.Join(suite.bin, "msb"), append(how, args...)...)}
 	f.cmd.Env, f.cmd.Dir, f.cmd.Stderr = testEnv(home), home, &f.errs
 	out, err := f.cmd.StdoutPipe()
 	if err != nil {
@@ -53,6 +58,11 @@ func startForward(t *testing.T, home string, args ...string) *forwarding {
 		f.ports = append(f.ports, at)
 	}
 	return f
+}
+
+// interrupt types Ctrl-C, which is how a forward ends.
+func (f *forwarding) interrupt() error {
+	return errors.Join(f.cmd.Process.Signal(syscall.SIGINT), f.cmd.Wait())
 }
 
 // connect connects to a forwarded port and asks with a question until something inside answers.
@@ -144,10 +154,7 @@ func forwardTest(t *testing.T, home string) {
 	serve()
 	connect(t, echo, "again", "again")
 
-	if err := f.cmd.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.cmd.Wait(); err != nil {
+	if err := f.interrupt(); err != nil {
 		t.Errorf("after Ctrl-C: %v", err)
 	}
 	if errs := f.errs.String(); !strings.Contains(errs, "msb: x:7009: ") || !strings.Contains(errs, "refused") {
