@@ -7,11 +7,11 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
 	"syscall"
 	"time"
 
 	"msb/protocol/agent"
+	"msb/protocol/blocking"
 	"msb/protocol/frame"
 )
 
@@ -20,38 +20,41 @@ import (
 // so that nobody has to be woken but the guest and he.
 type direct struct {
 	pool *directs
-	conn net.Conn
+	conn *blocking.Conn
 	id   uint32
 	out  agent.Gathered
 
 	buf        []byte // read ahead: buf[start:end]
 	start, end int
-
-	kick   func()        // ends a read or write that waits
-	kicked chan struct{} // cap 1: kick has run
 }
 
 const (
 	// directAhead is what is read of a connection at a time: an answer without
 	// much data.
 	directAhead = 16 << 10
+	// directPatience is after what time of waiting it is asked whether anybody
+	// still waits.
+	directPatience = 10 * time.Millisecond
 	// directRest bounds the wait for the rest of an answer that has begun.
 	directRest = 10 * time.Second
+	// directGrace is how long an answer that nobody waits for may take to come.
+	directGrace = time.Minute
 	// directSocket is the size that a socket's buffer should have, so that a
 	// piece of data fits.
 	directSocket = 2 << 20
 )
 
-func newDirect(pool *directs, conn net.Conn) *direct {
-	d := &direct{pool: pool, conn: conn, buf: make([]byte, directAhead), kicked: make(chan struct{}, 1)}
-	d.kick = func() {
-		_ = conn.SetDeadline(time.Unix(1, 0))
-		d.kicked <- struct{}{}
+func newDirect(pool *directs, c net.Conn) (*direct, error) {
+	conn, err := blocking.New(c)
+	if err != nil {
+		return nil, err
 	}
-	if c, ok := conn.(*net.UnixConn); ok {
-		_ = c.SetWriteBuffer(directSocket)
+	conn.SetBuffer(directSocket)
+	if err := conn.SetTimeout(directPatience, directPatience); err != nil {
+		conn.Close()
+		return nil, err
 	}
-	return d
+	return &direct{pool: pool, conn: conn, buf: make([]byte, directAhead)}, nil
 }
 
 // lostDirect says that a direct connection broke under a request: nobody knows
@@ -73,34 +76,35 @@ func (d *direct) ask(ctx context.Context, p *agent.NodeRequestPayload, orphan fu
 		d.pool.put(d)
 		return reply{}, err
 	}
-	stop := afterFunc(ctx, d.kick)
-	_, err := d.out.WriteTo(d.conn)
-	written := err == nil
-	if written {
-		err = d.need(frame.Overhead)
+	parts := d.out.Parts()
+	for {
+		_, err := d.conn.WriteParts(parts)
+		if err == nil {
+			break
+		}
+		if err != blocking.ErrTimeout {
+			return reply{}, d.lose(err)
+		}
+		if ctx.Err() != nil {
+			d.pool.drop(d) // what was not sent whole is not done
+			return reply{}, context.Cause(ctx)
+		}
 	}
-	if !stop() {
-		<-d.kicked
-		_ = d.conn.SetDeadline(time.Time{})
+	for {
+		err := d.need(frame.Overhead)
+		if err == nil {
+			return d.head()
+		}
+		if err != blocking.ErrTimeout {
+			return reply{}, d.lose(err)
+		}
+		if ctx.Err() != nil {
+			if orphan == nil || !d.pool.spawn(func() { orphan(d) }) {
+				d.pool.drop(d)
+			}
+			return reply{}, context.Cause(ctx)
+		}
 	}
-	switch {
-	case err == nil:
-		return d.head()
-	case !errors.Is(err, os.ErrDeadlineExceeded):
-		return reply{}, d.lose(err)
-	case written && orphan != nil && d.pool.spawn(func() { orphan(d) }):
-	default:
-		d.pool.drop(d) // what was not sent whole is not done
-	}
-	return reply{}, context.Cause(ctx)
-}
-
-// afterFunc is context.AfterFunc, without its price where ctx does it itself.
-func afterFunc(ctx context.Context, f func()) (stop func() bool) {
-	if c, ok := ctx.(interface{ AfterFunc(func()) func() bool }); ok {
-		return c.AfterFunc(f)
-	}
-	return context.AfterFunc(ctx, f)
 }
 
 func (d *direct) lose(err error) error {
@@ -149,10 +153,18 @@ func (d *direct) rest(p []byte) error {
 	if n == len(p) {
 		return nil
 	}
-	_ = d.conn.SetReadDeadline(time.Now().Add(directRest))
-	defer d.conn.SetReadDeadline(time.Time{})
-	_, err := io.ReadFull(d.conn, p[n:])
-	return err
+	for p, waited := p[n:], time.Duration(0); len(p) > 0; {
+		n, err := d.conn.Read(p)
+		p = p[n:]
+		switch {
+		case err == nil:
+		case err == blocking.ErrTimeout && waited < directRest:
+			waited += directPatience
+		default:
+			return err
+		}
+	}
+	return nil
 }
 
 // decode takes the whole answer. The results own their bytes. d is given back.
@@ -185,9 +197,15 @@ func (d *direct) do(ctx context.Context, as *agent.NodeIdentity, ops []agent.Nod
 // orphan waits for an answer that nobody waits for any more and undoes what it
 // has brought.
 func (d *direct) orphan(ops []agent.NodeOp) {
-	if err := d.need(frame.Overhead); err != nil {
-		d.pool.drop(d)
-		return
+	for waited := time.Duration(0); ; waited += directPatience {
+		err := d.need(frame.Overhead)
+		if err == nil {
+			break
+		}
+		if err != blocking.ErrTimeout || waited >= directGrace {
+			d.pool.drop(d)
+			return
+		}
 	}
 	a, err := d.head()
 	if err != nil {

@@ -64,6 +64,9 @@ func (ds *directs) close() {
 	defer ds.mu.Unlock()
 	ds.closed = true
 	for d := range ds.all {
+		d.conn.Shutdown() // who uses it closes it
+	}
+	for _, d := range ds.idle {
 		d.conn.Close()
 	}
 	ds.idle = nil
@@ -115,18 +118,21 @@ func (ds *directs) take(ctx context.Context) *direct {
 func (ds *directs) open(ctx context.Context) *direct {
 	ctx, stop := context.WithTimeout(ctx, directDial)
 	defer stop()
+	var d *direct
 	conn, err := ds.dial(ctx)
+	if err == nil {
+		d, err = newDirect(ds, conn)
+	}
 	ds.mu.Lock()
 	ds.coming--
 	if err != nil || ds.closed {
 		ds.failed = time.Now()
 		ds.mu.Unlock()
 		if err == nil {
-			conn.Close()
+			d.conn.Close()
 		}
 		return nil
 	}
-	d := newDirect(ds, conn)
 	ds.all[d] = struct{}{}
 	ds.mu.Unlock()
 	if err := d.join(ctx, ds.session); err != nil {
@@ -143,9 +149,11 @@ func (ds *directs) open(ctx context.Context) *direct {
 func (ds *directs) put(d *direct) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
-	if !ds.closed {
-		ds.idle = append(ds.idle, d)
+	if ds.closed {
+		d.conn.Close()
+		return
 	}
+	ds.idle = append(ds.idle, d)
 }
 
 // drop ends a connection.

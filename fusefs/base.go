@@ -37,6 +37,8 @@ type base struct {
 	symlinks symlinks
 	link     *link
 
+	deadlines deadlines
+
 	bulk  *semaphore.Weighted // data operations
 	dirty *semaphore.Weighted // bytes written and not yet in the guest
 	ahead atomic.Int64        // bytes read ahead
@@ -63,6 +65,7 @@ func newBase(dir string, l *link, o Options) *base {
 		dirty:    semaphore.NewWeighted(dirtyLimit),
 		readers:  map[*readAhead]struct{}{},
 	}
+	s.deadlines.s = s
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.spawn(func() { l.run(s.ctx) })
 	return s

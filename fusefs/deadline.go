@@ -17,37 +17,57 @@ const interruptGrace = 500 * time.Millisecond
 
 var errInterrupted = errors.New("interrupted")
 
-// promptly is how long a request may take before somebody watches over it: most
-// are answered sooner, and a watch costs as much as they do.
-const promptly = 10 * time.Millisecond
+// watchTick is how often requests that are under way are looked after. A timer
+// for each would cost more than most of them take.
+const watchTick = 20 * time.Millisecond
 
-// request is the context of one request of the kernel. Value, Deadline and the
-// rest are those of a context that nobody derives from in the common case.
+// request is the context of one request of the kernel.
 type request struct {
-	s      *base
-	cancel <-chan struct{}
+	table  *deadlines
+	cancel <-chan struct{} // closed by the kernel's interrupt
 	end    time.Time
-	done   chan struct{} // closed when the request ends early
-	over   chan struct{} // closed when it is answered; nil until it is watched
-	watch  *time.Timer
 
-	mu       sync.Mutex
-	err      error
-	answered bool
-	after    []*func() // called when the request ends early
+	// Guarded by table.mu.
+	prev, next  *request
+	interrupted time.Time
+
+	mu    sync.Mutex
+	done  chan struct{} // closed when the request ends early; nil: nobody asked for it
+	err   error
+	after []*func() // called when the request ends early
 }
 
 // bounded returns a context for one request: it ends after limit, with the
 // mount, and interruptGrace after the kernel interrupted the request.
 func (s *base) bounded(cancel <-chan struct{}, limit time.Duration) (context.Context, func()) {
-	r := &request{s: s, cancel: cancel, end: time.Now().Add(limit), done: make(chan struct{})}
-	r.watch = time.AfterFunc(min(promptly, limit), r.guard)
+	r := &request{table: &s.deadlines, cancel: cancel, end: time.Now().Add(limit)}
+	s.deadlines.add(r)
 	return r, r.answer
 }
 
 func (r *request) Deadline() (time.Time, bool) { return r.end, true }
-func (r *request) Done() <-chan struct{}       { return r.done }
 func (r *request) Value(any) any               { return nil }
+
+func (r *request) Done() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.done == nil {
+		r.done = make(chan struct{})
+		if r.err != nil {
+			close(r.done)
+		}
+	}
+	return r.done
+}
+
+func (r *request) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == errInterrupted {
+		return context.Canceled
+	}
+	return r.err
+}
 
 // AfterFunc is what context.AfterFunc uses where a context has it.
 func (r *request) AfterFunc(f func()) (stop func() bool) {
@@ -69,15 +89,6 @@ func (r *request) AfterFunc(f func()) (stop func() bool) {
 	}
 }
 
-func (r *request) Err() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.err == errInterrupted {
-		return context.Canceled
-	}
-	return r.err
-}
-
 // interrupted tells whether a context of bounded ended because the kernel
 // interrupted the request.
 func interrupted(ctx context.Context) bool {
@@ -92,9 +103,11 @@ func interrupted(ctx context.Context) bool {
 func (r *request) finish(err error) {
 	r.mu.Lock()
 	var after []*func()
-	if r.err == nil && !r.answered {
+	if r.err == nil {
 		r.err = err
-		close(r.done)
+		if r.done != nil {
+			close(r.done)
+		}
 		after, r.after = r.after, nil
 	}
 	r.mu.Unlock()
@@ -103,57 +116,115 @@ func (r *request) finish(err error) {
 	}
 }
 
+// answer ends the request in time.
 func (r *request) answer() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.answered {
-		return
+	r.table.remove(r)
+	r.finish(context.Canceled)
+}
+
+// deadlines looks after the requests that are under way. It rests while there are
+// none.
+type deadlines struct {
+	s *base
+
+	mu      sync.Mutex
+	oldest  *request // a list in both directions
+	newest  *request
+	running bool
+}
+
+func (w *deadlines) add(r *request) {
+	w.mu.Lock()
+	if r.prev = w.newest; r.prev != nil {
+		r.prev.next = r
+	} else {
+		w.oldest = r
 	}
-	r.answered = true
-	r.watch.Stop()
-	if r.err == nil {
-		r.err = context.Canceled
-		close(r.done)
-	}
-	if r.over != nil {
-		close(r.over)
+	w.newest = r
+	start := !w.running
+	w.running = true
+	w.mu.Unlock()
+	if start && !w.s.spawn(w.run) {
+		w.mu.Lock()
+		w.running = false
+		w.mu.Unlock()
+		r.finish(context.Canceled) // the mount has gone
 	}
 }
 
-// guard watches over a request that takes its time. It runs in the goroutine of
-// its timer and ends with the request.
-func (r *request) guard() {
-	r.mu.Lock()
-	if r.answered {
-		r.mu.Unlock()
-		return
+func (w *deadlines) remove(r *request) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r.prev != nil {
+		r.prev.next = r.next
+	} else {
+		w.oldest = r.next
 	}
-	r.over = make(chan struct{})
-	r.mu.Unlock()
-	limit := time.NewTimer(time.Until(r.end))
-	defer limit.Stop()
-	select {
-	case <-r.over:
-		return
-	case <-limit.C:
-		r.finish(context.DeadlineExceeded)
-		return
-	case <-r.s.ctx.Done():
-		r.finish(context.Canceled)
-		return
-	case <-r.cancel:
+	if r.next != nil {
+		r.next.prev = r.prev
+	} else {
+		w.newest = r.prev
 	}
-	grace := time.NewTimer(interruptGrace)
-	defer grace.Stop()
-	select {
-	case <-r.over:
-	case <-limit.C:
-		r.finish(context.DeadlineExceeded)
-	case <-r.s.ctx.Done():
-		r.finish(context.Canceled)
-	case <-grace.C:
-		r.finish(errInterrupted)
+}
+
+// watchRest is for how many ticks without a request the watch goes on.
+const watchRest = 50
+
+func (w *deadlines) run() {
+	tick := time.NewTicker(watchTick)
+	defer tick.Stop()
+	for quiet := 0; ; {
+		gone := false
+		select {
+		case <-tick.C:
+		case <-w.s.ctx.Done():
+			gone = true
+		}
+		w.mu.Lock()
+		if w.oldest != nil {
+			quiet = 0
+		} else if quiet++; gone || quiet > watchRest {
+			w.running = false
+			w.mu.Unlock()
+			return
+		}
+		late := w.late(gone)
+		w.mu.Unlock()
+		for _, x := range late {
+			x.r.finish(x.err)
+		}
+		if gone {
+			<-tick.C
+		}
 	}
+}
+
+// late returns the requests that have to end and why. w.mu is held.
+func (w *deadlines) late(gone bool) (all []lateRequest) {
+	now := time.Now()
+	for r := w.oldest; r != nil; r = r.next {
+		if r.interrupted.IsZero() {
+			select {
+			case <-r.cancel:
+				r.interrupted = now
+			default:
+			}
+		}
+		switch {
+		case gone:
+			all = append(all, lateRequest{r, context.Canceled})
+		case !now.Before(r.end):
+			all = append(all, lateRequest{r, context.DeadlineExceeded})
+		case !r.interrupted.IsZero() && now.Sub(r.interrupted) >= interruptGrace:
+			all = append(all, lateRequest{r, errInterrupted})
+		}
+	}
+	return all
+}
+
+type lateRequest struct {
+	r   *request
+	err error
 }
 
 // nameOp bounds a request for names or attributes.

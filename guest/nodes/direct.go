@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"msb/protocol/agent"
+	"msb/protocol/blocking"
 	"msb/protocol/frame"
 )
 
@@ -17,6 +18,8 @@ const (
 	firstRequest = 5 * time.Second
 	// answerTime bounds the wait for a host that does not take an answer.
 	answerTime = 30 * time.Second
+	// directSocket is the size that a socket's buffer should have, so that a piece of data fits.
+	directSocket = 2 << 20
 )
 
 // ServeDirect serves connections that carry nothing but msb.fs, one request after the other: the goroutine that has
@@ -42,7 +45,12 @@ func (s *Service) ServeDirect(l net.Listener) error {
 	}
 }
 
-func (s *Service) acceptDirect(conn net.Conn) {
+func (s *Service) acceptDirect(accepted net.Conn) {
+	conn, err := blocking.New(accepted)
+	if err != nil {
+		return
+	}
+	conn.SetBuffer(directSocket)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || !s.direct.add(conn) {
@@ -67,7 +75,7 @@ func (s *Service) Release() { s.direct.release() }
 // direct is one direct connection.
 type direct struct {
 	svc   *Service
-	conn  net.Conn
+	conn  *blocking.Conn
 	owner *owner
 	in    reader
 	body  *buffer // of the request
@@ -77,7 +85,9 @@ type direct struct {
 
 // serve answers requests until the connection ends or what comes is none.
 func (d *direct) serve() {
-	_ = d.conn.SetReadDeadline(time.Now().Add(firstRequest))
+	if d.conn.SetTimeout(firstRequest, answerTime) != nil {
+		return
+	}
 	for first := true; ; first = false {
 		id, body, err := d.next()
 		if err != nil {
@@ -90,8 +100,8 @@ func (d *direct) serve() {
 		if err != nil {
 			return
 		}
-		if first {
-			_ = d.conn.SetReadDeadline(time.Time{})
+		if first && d.conn.SetTimeout(0, answerTime) != nil {
+			return
 		}
 	}
 }
@@ -147,16 +157,9 @@ func (d *direct) answer(id uint32, body []byte, first bool) error {
 	if err := d.out.Response(id, &answer); err != nil {
 		return err
 	}
-	if r.used > directQuick {
-		_ = d.conn.SetWriteDeadline(time.Now().Add(answerTime))
-		defer d.conn.SetWriteDeadline(time.Time{})
-	}
-	_, err = d.out.WriteTo(d.conn)
+	_, err = d.conn.WriteParts(d.out.Parts())
 	return err
 }
-
-// directQuick is the size of an answer that a socket takes without waiting.
-const directQuick = 32 << 10
 
 // free gives the permit for a large answer back.
 func (r *request) free() {

@@ -3,6 +3,8 @@ package nodes
 import (
 	"net"
 	"sync"
+
+	"msb/protocol/blocking"
 )
 
 // maxDirect bounds the direct connections.
@@ -13,7 +15,7 @@ type gatekeeper struct {
 	mu       sync.Mutex
 	changed  sync.Cond
 	listener net.Listener
-	conns    map[net.Conn]struct{}
+	conns    map[*blocking.Conn]struct{}
 	running  int // requests under way
 	held     bool
 	closed   bool
@@ -21,7 +23,7 @@ type gatekeeper struct {
 
 func (g *gatekeeper) init() {
 	g.changed.L = &g.mu
-	g.conns = make(map[net.Conn]struct{})
+	g.conns = make(map[*blocking.Conn]struct{})
 }
 
 // open takes the listener; false means that the service is closed.
@@ -32,7 +34,7 @@ func (g *gatekeeper) open(l net.Listener) bool {
 	return !g.closed
 }
 
-func (g *gatekeeper) add(c net.Conn) bool {
+func (g *gatekeeper) add(c *blocking.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed || len(g.conns) >= maxDirect {
@@ -42,7 +44,7 @@ func (g *gatekeeper) add(c net.Conn) bool {
 	return true
 }
 
-func (g *gatekeeper) remove(c net.Conn) {
+func (g *gatekeeper) remove(c *blocking.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.conns, c)
@@ -96,7 +98,7 @@ func (g *gatekeeper) close() {
 		g.listener.Close()
 	}
 	for c := range g.conns {
-		c.Close()
+		c.Shutdown() // its goroutine closes it
 	}
 	g.changed.Broadcast()
 }

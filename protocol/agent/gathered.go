@@ -3,8 +3,6 @@ package agent
 import (
 	"bytes"
 	"encoding/binary"
-	"io"
-	"net"
 
 	"msb/protocol/frame"
 	"msb/protocol/record"
@@ -23,7 +21,6 @@ type Gathered struct {
 	cut  int
 
 	parts [3][]byte
-	bufs  net.Buffers
 }
 
 // Request makes the frame of a request.
@@ -70,17 +67,15 @@ func (g *Gathered) take(at int, data []byte) bool {
 	return true
 }
 
-// WriteTo writes the frame with one call.
-func (g *Gathered) WriteTo(w io.Writer) (int64, error) {
+// Parts returns the frame, to be written one part after the other. It is valid
+// until the next frame is made.
+func (g *Gathered) Parts() [][]byte {
+	g.parts = [3][]byte{g.b}
 	if g.data == nil {
-		n, err := w.Write(g.b)
-		return int64(n), err
+		return g.parts[:1]
 	}
 	g.parts = [3][]byte{g.b[:g.cut], g.data, g.b[g.cut:]}
-	g.bufs = g.parts[:]
-	n, err := g.bufs.WriteTo(w)
-	g.parts, g.data = [3][]byte{}, nil
-	return n, err
+	return g.parts[:]
 }
 
 // readHead and readTail are what Response puts around the data of one read;

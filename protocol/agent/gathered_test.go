@@ -39,7 +39,7 @@ func TestGathered(t *testing.T) {
 
 func opened(t *testing.T, g *Gathered, id uint32, typ Type) []byte {
 	t.Helper()
-	f, err := frame.Parse(written(t, g))
+	f, err := frame.Parse(written(g))
 	if err != nil || f.ID != id || f.Flags != typ.Flags() {
 		t.Fatal(f.ID, f.Flags, err)
 	}
@@ -50,13 +50,8 @@ func opened(t *testing.T, g *Gathered, id uint32, typ Type) []byte {
 	return e.P
 }
 
-func written(t *testing.T, g *Gathered) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	if _, err := g.WriteTo(&b); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
+func written(g *Gathered) []byte {
+	return bytes.Join(g.Parts(), nil)
 }
 
 func TestReadData(t *testing.T) {
@@ -66,7 +61,7 @@ func TestReadData(t *testing.T) {
 		if err := g.Response(3, &NodeResponsePayload{Results: []NodeResult{&NodeBytesResult{Data: data}}}); err != nil {
 			t.Fatal(err)
 		}
-		body := written(t, &g)[frame.Overhead:]
+		body := written(&g)[frame.Overhead:]
 		start, n, ok := ReadData(body[:min(len(body), 64)], len(body))
 		if !ok || n != size || !bytes.Equal(body[start:start+n], data) || !IsReadTail(body[start+n:]) {
 			t.Fatalf("%d bytes: found %d at %d, %v", size, n, start, ok)
@@ -82,7 +77,7 @@ func TestReadData(t *testing.T) {
 		if err := g.Response(3, &p); err != nil {
 			t.Fatal(err)
 		}
-		body := written(t, &g)[frame.Overhead:]
+		body := written(&g)[frame.Overhead:]
 		for n := range body {
 			if _, _, ok := ReadData(body[:n], len(body)); ok {
 				t.Errorf("%+v is no read", p)
