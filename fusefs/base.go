@@ -3,6 +3,7 @@ package fusefs
 import (
 	"context"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 
@@ -25,18 +26,20 @@ type backend interface {
 	drainAll(ctx context.Context) error
 	// adapt adds what the backend needs of the kernel.
 	adapt(o *fuse.MountOptions)
+	// mounted is called when the mount is there, with a connection to the kernel
+	// that it may keep, nil when there is none.
+	mounted(device *os.File)
 	common() *base
 }
 
 // base is what every backend has: the connection, the bounds, the background
 // work and the translation of ids and symlinks.
 type base struct {
-	opts     Options
-	log      *slog.Logger
-	ids      identity
-	symlinks symlinks
-	link     *link
-
+	opts      Options
+	log       *slog.Logger
+	ids       identity
+	symlinks  symlinks
+	link      *link
 	deadlines deadlines
 
 	bulk  *semaphore.Weighted // data operations

@@ -108,6 +108,13 @@ func (d *names) look(name string, limit time.Duration) (a agent.NodeAttr, at tim
 	return a, at, unknown
 }
 
+// since returns when the guest was asked.
+func (d *names) since() time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.at
+}
+
 // begin tells whether the caller should list the directory now.
 func (d *names) begin(limit time.Duration) bool {
 	d.mu.Lock()
@@ -147,12 +154,16 @@ func (d *names) end(at time.Time, entries []agent.NodeDirEntry) {
 
 // remembered answers a lookup from what is known, listing the directory first
 // when many names were asked for.
-func (s *nodeFS) remembered(ctx context.Context, dir *inode, name string) (agent.NodeAttr, time.Duration, verdict) {
+func (s *nodeFS) remembered(ctx context.Context, dir *inode, name string) (agent.NodeAttr, time.Time, verdict) {
 	limit := min(s.opts.EntryTimeout, s.opts.AttrTimeout)
 	if limit <= 0 {
-		return agent.NodeAttr{}, 0, unknown
+		return agent.NodeAttr{}, time.Time{}, unknown
 	}
-	if !s.opts.Alone {
+	watched := s.watch.covers(dir, dir.names.since())
+	switch {
+	case watched:
+		limit = s.opts.WatchTimeout
+	case !s.opts.Alone:
 		limit = min(limit, guessedFor)
 	}
 	a, at, v := dir.names.look(name, limit)
@@ -167,13 +178,16 @@ func (s *nodeFS) remembered(ctx context.Context, dir *inode, name string) (agent
 	}
 	if v == present {
 		if a.Mode&syscall.S_IFMT == syscall.S_IFLNK && s.opts.Symlinks == Hide {
-			return a, 0, unknown
+			return a, at, unknown
 		}
-		if !s.inodes.unchanged(&a, dir, name, at) {
-			return a, 0, unknown
+		if !s.inodes.unchanged(&a, dir, name, at) || s.watch.since(at, stir{a.Ino, false}) {
+			return a, at, unknown
+		}
+		if watched && time.Since(at) > guessedFor && limited(dir, &a) == nil {
+			return a, at, unknown
 		}
 	}
-	return a, time.Since(at), v
+	return a, at, v
 }
 
 // listNames reads the beginning of a directory.

@@ -25,7 +25,7 @@ func TestNodeFeatures(t *testing.T) {
 			sub.t = t
 			name := strings.ReplaceAll(c.name, " ", "_")
 			sub.dir, sub.guest = filepath.Join(s.dir, name), filepath.Join(s.guest, name)
-			must(t, os.Mkdir(sub.dir, 0o755))
+			must(t, os.Mkdir(sub.guest, 0o755))
 			c.run(t, &sub)
 		})
 	}

@@ -96,6 +96,7 @@ func fsx(t *testing.T, s *sandbox, seed uint64) {
 				copy(model[off:], data)
 			}
 			must(t, g.Close())
+			s.seen(name)
 			f, err = os.OpenFile(s.at(name), os.O_RDWR, 0)
 			must(t, err)
 		case 9:

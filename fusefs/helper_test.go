@@ -415,3 +415,29 @@ func fast(t *testing.T, limit time.Duration, what string, f func()) {
 		t.Fatalf("%s hangs", what)
 	}
 }
+
+// seen waits until the mount shows what the guest has made of a name.
+func (s *sandbox) seen(name string) {
+	s.t.Helper()
+	s.await(name+" as the guest has it", func() bool {
+		var guest, host syscall.Stat_t
+		gerr, herr := syscall.Lstat(s.in(name), &guest), syscall.Lstat(s.at(name), &host)
+		if gerr != nil || herr != nil {
+			return gerr == herr
+		}
+		if s.stock {
+			return guest.Size == host.Size && guest.Mtim.Sec == host.Mtim.Sec
+		}
+		return guest.Ino == host.Ino && guest.Size == host.Size && guest.Mtim == host.Mtim && guest.Ctim == host.Ctim && guest.Nlink == host.Nlink
+	})
+}
+
+// await waits until something is so.
+func (s *sandbox) await(what string, so func() bool) {
+	s.t.Helper()
+	for end := time.Now().Add(patience); !so(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			s.t.Fatalf("the mount does not show %s", what)
+		}
+	}
+}

@@ -44,27 +44,37 @@ func (s *nodeFS) fill(out *fuse.Attr, n *inode, a *agent.NodeAttr) {
 	out.Ctime, out.Ctimensec = uint64(a.CtimeSec), a.CtimeNsec
 }
 
-// fillEntry answers with a file that is as old as age.
-func (s *nodeFS) fillEntry(out *fuse.EntryOut, n *inode, a *agent.NodeAttr, age time.Duration) {
+// fillEntry answers with the file that has a name in dir, as the guest told when
+// it was asked.
+func (s *nodeFS) fillEntry(out *fuse.EntryOut, dir, n *inode, a *agent.NodeAttr, asked time.Time) {
 	s.fill(&out.Attr, n, a)
 	out.NodeId = n.id
-	out.SetEntryTimeout(max(s.opts.EntryTimeout-age, 0))
-	out.SetAttrTimeout(s.attrTimeout(n, a, age))
+	out.SetEntryTimeout(s.watch.lifetime(limited(dir, a), s.opts.EntryTimeout, asked, stir{dir.ino, true}))
+	out.SetAttrTimeout(s.attrTimeout(n, a, asked))
 }
 
-func (s *nodeFS) fillAttr(out *fuse.AttrOut, n *inode, a *agent.NodeAttr, age time.Duration) {
+func (s *nodeFS) fillAttr(out *fuse.AttrOut, n *inode, a *agent.NodeAttr, asked time.Time) {
 	s.fill(&out.Attr, n, a)
-	out.SetTimeout(s.attrTimeout(n, a, age))
+	out.SetTimeout(s.attrTimeout(n, a, asked))
 }
 
 // attrTimeout is for how long the kernel may keep attributes. Each name of a
 // symlink is a file of its own for it, so what happens to one it would not see
 // at the others.
-func (s *nodeFS) attrTimeout(n *inode, a *agent.NodeAttr, age time.Duration) time.Duration {
+func (s *nodeFS) attrTimeout(n *inode, a *agent.NodeAttr, asked time.Time) time.Duration {
 	if n.kind() == syscall.S_IFLNK && a.Nlink > 1 {
 		return 0
 	}
-	return max(s.opts.AttrTimeout-age, 0)
+	return s.watch.lifetime(limited(n, a), s.opts.AttrTimeout, asked, stir{n.ino, false})
+}
+
+// limited returns nil instead of n for attributes that no watch covers: the guest
+// may change a file with several names through one that nobody here knows.
+func limited(n *inode, a *agent.NodeAttr) *inode {
+	if a.Nlink > 1 && a.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+		return nil
+	}
+	return n
 }
 
 // learn keeps the attributes that the guest told.
@@ -95,12 +105,12 @@ func (n *inode) versionNow() uint64 {
 	return n.version
 }
 
-// recall returns the last attributes, their age and whether they still hold as
-// far as this side knows.
-func (n *inode) recall() (a agent.NodeAttr, age time.Duration, ok bool) {
+// recall returns the last attributes, when the guest told them and whether they
+// still hold as far as this side knows.
+func (n *inode) recall() (a agent.NodeAttr, at time.Time, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.attr, time.Since(n.at), !n.at.IsZero() && !n.wrote
+	return n.attr, n.at, !n.at.IsZero() && !n.wrote
 }
 
 // changed notes that this side changed the file.

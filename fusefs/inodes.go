@@ -37,6 +37,7 @@ type inode struct {
 	parent   *inode
 	name     string
 	children map[string]*inode
+	twin     *inode // another one with the same number; guarded by inodes.mu
 
 	queue writeQueue // data on its way to the guest
 
@@ -59,13 +60,14 @@ type inodes struct {
 	mu     sync.Mutex
 	byID   map[uint64]*inode
 	births map[birth]*inode
+	inos   map[uint64]*inode // of the mounted directory's file system, the first of the twins
 	lastID uint64
 	dev    uint64    // of the mounted directory in this session
 	lost   time.Time // when a file was forgotten that had been changed from here
 }
 
 func newInodes() *inodes {
-	t := &inodes{byID: map[uint64]*inode{}, births: map[birth]*inode{}, lastID: fuse.FUSE_ROOT_ID}
+	t := &inodes{byID: map[uint64]*inode{}, births: map[birth]*inode{}, inos: map[uint64]*inode{}, lastID: fuse.FUSE_ROOT_ID}
 	t.byID[fuse.FUSE_ROOT_ID] = &inode{id: fuse.FUSE_ROOT_ID, lookups: 1}
 	return t
 }
@@ -76,9 +78,11 @@ func (t *inodes) attach(e *agent.NodeEntryResult, epoch uint64) {
 	root := t.byID[fuse.FUSE_ROOT_ID]
 	t.dev = e.Attr.Dev
 	delete(t.births, root.birth)
+	t.unnumber(root)
 	root.birth = t.birthOf(&e.Attr, nil, "")
 	t.births[root.birth] = root
 	root.ino = e.Attr.Ino
+	t.number(root)
 	root.ref, root.epoch, root.counts = e.Node, epoch, 1
 	t.mu.Unlock()
 	root.learn(&e.Attr)
@@ -140,6 +144,7 @@ func (t *inodes) place(parent *inode, name string, a *agent.NodeAttr, ref agent.
 			n.ino = mix(b.dev, a.Ino)
 		}
 		t.byID[n.id], t.births[b] = n, n
+		t.number(n)
 	}
 	n.lookups++
 	extra = t.refer(n, ref, epoch)
@@ -275,6 +280,7 @@ func (t *inodes) forget(id, lookups uint64) (node agent.NodeCount, epoch uint64)
 		t.lost = time.Now()
 	}
 	delete(t.byID, id)
+	t.unnumber(n)
 	if t.births[n.birth] == n {
 		delete(t.births, n.birth)
 	}
@@ -285,6 +291,59 @@ func (t *inodes) forget(id, lookups uint64) (node agent.NodeCount, epoch uint64)
 	node, epoch = agent.NodeCount{Node: n.ref, N: n.counts}, n.epoch
 	n.ref, n.epoch, n.counts = 0, 0, 0
 	return node, epoch
+}
+
+// number makes n be found by its inode number.
+func (t *inodes) number(n *inode) {
+	if n.birth.dev == 0 {
+		n.twin, t.inos[n.ino] = t.inos[n.ino], n
+	}
+}
+
+func (t *inodes) unnumber(n *inode) {
+	if n.birth.dev != 0 {
+		return
+	}
+	if t.inos[n.ino] == n {
+		if t.inos[n.ino] = n.twin; n.twin == nil {
+			delete(t.inos, n.ino)
+		}
+	} else {
+		for p := t.inos[n.ino]; p != nil; p = p.twin {
+			if p.twin == n {
+				p.twin = n.twin
+				break
+			}
+		}
+	}
+	n.twin = nil
+}
+
+// numbered returns what the kernel knows of the file of the mounted file system
+// that has an inode number.
+func (t *inodes) numbered(ino uint64) (all []*inode) {
+	if ino == 0 {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for n := t.inos[ino]; n != nil; n = n.twin {
+		all = append(all, n)
+	}
+	return all
+}
+
+func (t *inodes) root() *inode {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byID[fuse.FUSE_ROOT_ID]
+}
+
+// device is the device number of the mounted directory.
+func (t *inodes) device() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.dev
 }
 
 func (t *inodes) snapshot() []*inode {

@@ -106,6 +106,14 @@ func (l *link) current() *agentclient.Client {
 	return l.client
 }
 
+// now returns the connection, which may be nil, and what is closed when there is
+// another one.
+func (l *link) now() (*agentclient.Client, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.client, l.swapped
+}
+
 func (l *link) set(c *agentclient.Client) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

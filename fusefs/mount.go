@@ -53,7 +53,7 @@ func Mount(ctx context.Context, dir string, dial DialFunc, o Options) (*Server, 
 	}
 	options := s.mountOptions()
 	fs.adapt(options)
-	server, err := fuse.NewServer(fs, dir, options)
+	server, device, err := connectKernel(fs, dir, options)
 	if err != nil {
 		s.close()
 		Unmount(dir) // the kernel may have mounted it already
@@ -66,6 +66,7 @@ func Mount(ctx context.Context, dir string, dial DialFunc, o Options) (*Server, 
 		s.close()
 	}()
 	if err := server.WaitMount(); err != nil {
+		device.Close()
 		Unmount(dir)
 		<-m.done
 		if err == syscall.EACCES {
@@ -73,6 +74,7 @@ func Mount(ctx context.Context, dir string, dial DialFunc, o Options) (*Server, 
 		}
 		return nil, fmt.Errorf("mount %s: %w", dir, err)
 	}
+	fs.mounted(device)
 	return m, nil
 }
 

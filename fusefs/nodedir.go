@@ -235,7 +235,7 @@ func (s *nodeFS) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.
 			if age < s.opts.AttrTimeout && o.n.names.steady(e.Name, o.now.at) && s.inodes.unchanged(&d.Attr, o.n, e.Name, o.now.at) {
 				n, _ := s.inodes.place(o.n, e.Name, &d.Attr, 0, 0)
 				n.learnListed(&d.Attr, o.now.at)
-				s.fillEntry(slot, n, &d.Attr, age)
+				s.fillEntry(slot, o.n, n, &d.Attr, o.now.at)
 			}
 		}
 		return true

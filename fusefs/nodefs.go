@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -28,6 +29,7 @@ type nodeFS struct {
 	inodes   *inodes
 	opens    *openTable
 	farewell farewell
+	watch    watch
 
 	session struct {
 		sync.Mutex
@@ -49,12 +51,20 @@ func newNodeFS(b *base) *nodeFS {
 		opens:         newOpenTable(),
 	}
 	s.farewell.init(s)
+	s.watch.init(s)
 	return s
 }
 
 func (s *nodeFS) String() string { return "msb" }
 
 func (s *nodeFS) Init(server *fuse.Server) { s.base.Init(server) }
+
+func (s *nodeFS) mounted(device *os.File) {
+	s.watch.notes = notifier{s.server, device}
+	if !s.watch.wanted() || !s.spawn(s.watch.run) {
+		s.watch.notes.close()
+	}
+}
 
 func (s *nodeFS) adapt(o *fuse.MountOptions) {
 	o.EnableLocks = true

@@ -32,11 +32,11 @@ func (s *nodeFS) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name string, 
 	}
 	ctx, end := s.nameOp(cancel)
 	defer end()
-	if a, age, verdict := s.remembered(ctx, parent, name); verdict == absent {
-		return s.absent(out, age)
+	if a, asked, verdict := s.remembered(ctx, parent, name); verdict == absent {
+		return s.absent(parent, name, out, asked)
 	} else if verdict == present {
 		n, _ := s.inodes.place(parent, name, &a, 0, 0)
-		s.fillEntry(out, n, &a, age)
+		s.fillEntry(out, parent, n, &a, asked)
 		return fuse.OK
 	}
 	var version uint64
@@ -56,19 +56,20 @@ func (s *nodeFS) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name string, 
 		return s.status(ctx, err)
 	}
 	i := p.add(&agent.NodeLookup{Dir: dir, Name: []byte(name)})
+	asked := time.Now()
 	results, err := p.run(ctx, nil)
 	if errno := s.errno(ctx, err); errno == syscall.ENOENT {
 		s.inodes.remove(parent, name)
-		return s.absent(out, 0)
+		return s.absent(parent, name, out, asked)
 	} else if errno != 0 {
 		return fuse.Status(errno)
 	}
 	e := results[i].(*agent.NodeEntryResult)
 	if e.Attr.Mode&syscall.S_IFMT == syscall.S_IFLNK && s.opts.Symlinks == Hide {
 		s.farewell.forget(p.c.epoch, agent.NodeCount{Node: e.Node, N: 1})
-		return s.absent(out, 0)
+		return s.absent(parent, name, out, asked)
 	}
-	n, errno := s.enter(p.c, parent, name, e, out)
+	n, errno := s.enter(p.c, parent, name, e, out, asked)
 	if errno != 0 {
 		return fuse.Status(errno)
 	}
@@ -81,17 +82,17 @@ func (s *nodeFS) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name string, 
 }
 
 // absent answers that there is no such name; the kernel may remember it.
-func (s *nodeFS) absent(out *fuse.EntryOut, age time.Duration) fuse.Status {
+func (s *nodeFS) absent(dir *inode, name string, out *fuse.EntryOut, asked time.Time) fuse.Status {
 	if s.opts.EntryTimeout == 0 {
 		return fuse.ENOENT
 	}
 	*out = fuse.EntryOut{}
-	out.SetEntryTimeout(max(s.opts.EntryTimeout-age, 0))
+	out.SetEntryTimeout(s.watch.absence(dir, name, s.opts.EntryTimeout, asked))
 	return fuse.OK
 }
 
 // enter checks a file that the guest has just given and answers with it.
-func (s *nodeFS) enter(c conn, parent *inode, name string, e *agent.NodeEntryResult, out *fuse.EntryOut) (*inode, syscall.Errno) {
+func (s *nodeFS) enter(c conn, parent *inode, name string, e *agent.NodeEntryResult, out *fuse.EntryOut, asked time.Time) (*inode, syscall.Errno) {
 	if errno := checkAttr(&e.Attr); errno != 0 {
 		s.log.Warn("the guest told impossible attributes", "name", name)
 		s.farewell.forget(c.epoch, agent.NodeCount{Node: e.Node, N: 1})
@@ -99,7 +100,7 @@ func (s *nodeFS) enter(c conn, parent *inode, name string, e *agent.NodeEntryRes
 	}
 	n, extra := s.inodes.place(parent, name, &e.Attr, e.Node, c.epoch)
 	s.farewell.forget(c.epoch, extra...)
-	s.fillEntry(out, n, &e.Attr, 0)
+	s.fillEntry(out, parent, n, &e.Attr, asked)
 	return n, 0
 }
 
@@ -120,22 +121,32 @@ func (s *nodeFS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.A
 	if st := s.quiesce(cancel, &n.queue); !st.Ok() {
 		return st
 	}
-	if a, age, ok := n.recall(); ok && age < s.fresh() && (a.Nlink == 1 || n.kind() == syscall.S_IFDIR) {
-		s.fillAttr(out, n, &a, age)
+	if a, asked, ok := n.recall(); ok && time.Since(asked) < s.fresh(n, asked) && (a.Nlink == 1 || n.kind() == syscall.S_IFDIR) {
+		s.fillAttr(out, n, &a, asked)
 		return fuse.OK
 	}
 	ctx, end := s.nameOp(cancel)
 	defer end()
+	asked := time.Now()
 	a, err := s.getAttr(ctx, n)
+	if last, _, _ := n.recall(); err == syscall.ENOTCONN && n.id == fuse.FUSE_ROOT_ID && last.Ino != 0 {
+		s.fill(&out.Attr, n, &last) // df looks at it, and at what StatFs says
+		return fuse.OK
+	}
 	if err != nil {
 		return s.status(ctx, err)
 	}
-	s.fillAttr(out, n, &a, 0)
+	s.fillAttr(out, n, &a, asked)
 	return fuse.OK
 }
 
 // fresh is how old attributes may be that are given without asking.
-func (s *nodeFS) fresh() time.Duration { return min(s.opts.AttrTimeout, freshFor) }
+func (s *nodeFS) fresh(n *inode, asked time.Time) time.Duration {
+	if s.watch.covers(n, asked) {
+		return s.opts.WatchTimeout
+	}
+	return min(s.opts.AttrTimeout, freshFor)
+}
 
 // getAttr asks the guest.
 func (s *nodeFS) getAttr(ctx context.Context, n *inode) (agent.NodeAttr, error) {

@@ -14,9 +14,10 @@ import (
 // spot is a name in a directory that is to change.
 type spot struct {
 	*plan
-	dir  *inode
-	name string
-	ref  agent.NodeRef // of dir
+	dir   *inode
+	name  string
+	ref   agent.NodeRef // of dir
+	asked time.Time
 }
 
 // spot finds the directory of a name that is to change.
@@ -39,7 +40,7 @@ func (s *nodeFS) spot(ctx context.Context, dir uint64, name string) (spot, error
 	if err != nil {
 		return spot{}, err
 	}
-	return spot{p, n, name, ref}, nil
+	return spot{p, n, name, ref, time.Now()}, nil
 }
 
 // creator is who a new file belongs to in the guest. The kernel of this host has
@@ -52,7 +53,7 @@ func (s *nodeFS) creator(in *fuse.InHeader) *agent.NodeIdentity {
 // settle answers the creation of a file.
 func (s *nodeFS) settleNew(at spot, e *agent.NodeEntryResult, out *fuse.EntryOut) (*inode, syscall.Errno) {
 	at.dir.names.touched(at.name)
-	n, errno := s.enter(at.c, at.dir, at.name, e, out)
+	n, errno := s.enter(at.c, at.dir, at.name, e, out, at.asked)
 	if errno == 0 {
 		n.learn(&e.Attr)
 	}
@@ -105,7 +106,7 @@ func (s *nodeFS) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, ou
 	n, st := s.make(cancel, &in.InHeader, name, out, func(dir agent.NodeRef, name []byte) agent.NodeOp {
 		return &agent.NodeMkdir{Dir: dir, Name: name, Mode: in.Mode & 0o7777}
 	})
-	if st.Ok() && s.opts.Alone {
+	if st.Ok() && (s.opts.Alone || s.watch.covers(n, at)) {
 		n.names.born(at)
 	}
 	return st

@@ -3,6 +3,7 @@ package fusefs
 import (
 	"math"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
@@ -29,6 +30,7 @@ func (s *nodeFS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.A
 	}
 	ctx, end := s.nameOp(cancel)
 	defer end()
+	asked := time.Now()
 	op := &agent.NodeSetAttr{
 		Valid: in.Valid & attrBits, Mode: in.Mode & 0o7777,
 		UID: s.ids.uid.guest(in.Uid), GID: s.ids.gid.guest(in.Gid), Size: in.Size,
@@ -53,7 +55,7 @@ func (s *nodeFS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.A
 		}
 		caller := s.ids.uid.guest(in.InHeader.Uid)
 		if caller != 0 && caller != a.UID || n.kind() == syscall.S_IFLNK {
-			s.fillAttr(out, n, &a, 0)
+			s.fillAttr(out, n, &a, asked)
 			return fuse.OK
 		}
 		op.Valid, op.Mode = agent.NodeSetMode, a.Mode&0o7777
@@ -82,7 +84,7 @@ func (s *nodeFS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.A
 				return fuse.Status(errno)
 			}
 			n.learn(&answer.Attr)
-			s.fillAttr(out, n, &answer.Attr, 0)
+			s.fillAttr(out, n, &answer.Attr, asked)
 			return fuse.OK
 		}
 	}
@@ -99,7 +101,7 @@ func (s *nodeFS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.A
 		return fuse.Status(errno)
 	}
 	n.learnSince(&a, version)
-	s.fillAttr(out, n, &a, 0)
+	s.fillAttr(out, n, &a, asked)
 	return fuse.OK
 }
 

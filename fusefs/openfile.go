@@ -234,8 +234,9 @@ func (s *nodeFS) openRead(ctx context.Context, n *inode, flags uint32) (f *openF
 	n.mu.Lock()
 	size, known := n.attr.Size, !n.at.IsZero() && !n.wrote
 	warm := known && n.fill.likely()
-	trusted := warm && s.opts.Alone && time.Since(n.at) < s.opts.AttrTimeout
+	asked := n.at
 	n.mu.Unlock()
+	trusted := warm && (s.opts.Alone && time.Since(asked) < s.opts.AttrTimeout || s.watch.covers(n, asked) && time.Since(asked) < s.opts.WatchTimeout)
 	if trusted {
 		return s.newOpen(n, flags), true, nil
 	}
@@ -470,6 +471,9 @@ func (s *nodeFS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (u
 		}
 	}
 	defer f.n.changed()
+	if in.WriteFlags&fuse.WRITE_CACHE != 0 {
+		defer s.forgetAttr(f.n.id) // a mapping's pages: the kernel does not move the times itself
+	}
 	if f.flags&agent.NodeAppend == 0 && !s.strict() {
 		if err := s.enqueue(ctx, &f.n.queue, f, int64(in.Offset), data); err != nil {
 			return 0, s.status(ctx, err)

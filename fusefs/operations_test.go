@@ -66,7 +66,7 @@ func TestOperations(t *testing.T) {
 					sub := *s
 					sub.t = t
 					sub.dir, sub.guest = filepath.Join(s.dir, c.name), filepath.Join(s.guest, c.name)
-					must(t, os.Mkdir(sub.dir, 0o755))
+					must(t, os.Mkdir(sub.guest, 0o755))
 					c.run(t, &sub)
 				})
 			}
@@ -89,6 +89,7 @@ var operations = []struct {
 			wantFile(t, s.at(name), data)
 			name = fmt.Sprint("down", n)
 			must(t, os.WriteFile(s.in(name), data, 0o644))
+			s.seen(name)
 			wantFile(t, s.at(name), data)
 		}
 	}},
@@ -201,6 +202,7 @@ var operations = []struct {
 		must(t, f.Close())
 		wantFile(t, s.in("old"), nil)
 		must(t, os.WriteFile(s.in("cut"), []byte("0123456789"), 0o644))
+		s.seen("cut")
 		f, err = os.OpenFile(s.at("cut"), os.O_WRONLY|os.O_TRUNC|os.O_APPEND, 0)
 		must(t, err)
 		_, err = f.WriteString("new")
@@ -545,9 +547,11 @@ var operations = []struct {
 		for i := range 20 { // also within the second that attributes are kept
 			want := []byte(strings.Repeat("longer ", i+2))
 			must(t, os.WriteFile(s.in("HEAD"), want, 0o644))
+			s.seen("HEAD")
 			wantFile(t, s.at("HEAD"), want)
 			must(t, os.WriteFile(s.in("new"), []byte("s"), 0o644))
 			must(t, os.Rename(s.in("new"), s.in("HEAD")))
+			s.seen("HEAD")
 			wantFile(t, s.at("HEAD"), []byte("s"))
 		}
 		// A file replaced in the guest while it is open here.
@@ -556,7 +560,7 @@ var operations = []struct {
 		defer f.Close()
 		must(t, os.WriteFile(s.in("new"), []byte("replacement"), 0o644))
 		must(t, os.Rename(s.in("new"), s.in("HEAD")))
-		time.Sleep(1100 * time.Millisecond) // the names' timeout
+		s.seen("HEAD")
 		wantFile(t, s.at("HEAD"), []byte("replacement"))
 		old, err := io.ReadAll(f)
 		must(t, err)

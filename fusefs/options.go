@@ -31,6 +31,9 @@ type Options struct {
 	// EntryTimeout and AttrTimeout are how long the kernel may keep names and
 	// attributes; 0 means 1 s, a negative value means not at all.
 	EntryTimeout, AttrTimeout time.Duration
+	// WatchTimeout is how long both are kept while the guest tells what changes;
+	// 0 means a minute, a negative value that it is not asked.
+	WatchTimeout time.Duration
 	// Alone says that nobody changes files but this mount: what it knows holds
 	// for as long as EntryTimeout and AttrTimeout say, also what it has not been
 	// asked for.
@@ -90,6 +93,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	o.EntryTimeout = orDefault(o.EntryTimeout, time.Second)
 	o.AttrTimeout = orDefault(o.AttrTimeout, time.Second)
+	o.WatchTimeout = orDefault(o.WatchTimeout, time.Minute)
 	if o.NameTimeout <= 0 {
 		o.NameTimeout = 5 * time.Second
 	}

@@ -3,6 +3,7 @@ package fusefs
 import (
 	"context"
 	"fmt"
+	"os"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -33,6 +34,8 @@ func newPathFS(b *base) *pathFS {
 func (s *pathFS) String() string { return "msb" }
 
 func (s *pathFS) Init(server *fuse.Server) { s.base.Init(server) }
+
+func (s *pathFS) mounted(device *os.File) { device.Close() }
 
 func (s *pathFS) adapt(o *fuse.MountOptions) { o.DisableXAttrs = true }
 
