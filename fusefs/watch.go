@@ -172,6 +172,7 @@ func (w *watch) gain() {
 	defer w.mu.Unlock()
 	if !w.live {
 		w.live, w.floor = true, time.Now()
+		w.s.log.Info("the guest tells what changes: names and attributes are kept", "for", w.s.opts.WatchTimeout)
 	}
 }
 
