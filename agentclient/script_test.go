@@ -71,7 +71,7 @@ func (s *scripted) next() frame.Frame {
 			s.t.Fatal("the client is gone")
 		}
 		return f
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		s.t.Fatal("the client is silent")
 	}
 	panic("unreachable")

@@ -257,7 +257,7 @@ func TestClose(t *testing.T) {
 	c := Connect(r.path)
 	result := make(chan error, 1)
 	go func() { _, err := c.MemoryState(context.Background()); result <- err }()
-	for end := time.Now().Add(5 * time.Second); r.conns.Load() == 0 && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); r.conns.Load() == 0 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	c.Close()

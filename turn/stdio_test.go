@@ -140,7 +140,7 @@ func TestStdio(t *testing.T) {
 	default:
 		t.Error("the agent still runs")
 	}
-	for deadline := time.Now().Add(10 * time.Second); !errors.Is(unix.Kill(int(pid), 0), unix.ESRCH); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !errors.Is(unix.Kill(int(pid), 0), unix.ESRCH); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("process %d was not killed", pid)
 		}

@@ -14,7 +14,7 @@ import (
 // leaks lists the processes, mounts, loop devices and sockets that still have to do with root. What is about to end
 // gets a moment for that.
 func leaks(root string) []string {
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		found := append(leakedProcesses(root), leakedMounts(root)...)
 		found = append(found, leakedLoops(root)...)
 		found = append(found, leakedSockets(root)...)

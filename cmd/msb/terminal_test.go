@@ -132,7 +132,7 @@ func (p *person) leaves() int {
 		p.t.Fatalf("it does not end; the screen says:\n%q", p.screen())
 	}
 	// After SIGKILL somebody else puts the terminal right, a moment later.
-	for deadline := time.Now().Add(3 * time.Second); p.termios() != p.mode; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); p.termios() != p.mode; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			p.t.Fatalf("the terminal's mode is not what it was:\n%+v\n%+v", p.termios(), p.mode)
 		}

@@ -134,7 +134,7 @@ func oldGuest(t *testing.T, socket string, version int) <-chan error {
 	done := make(chan error, 1)
 	go func() {
 		var config turnrpc.GuestConfig
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 			b, err := os.ReadFile(socket + ".json")
 			if err == nil {
 				err = json.Unmarshal(b, &config)

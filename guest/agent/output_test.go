@@ -77,7 +77,7 @@ func stopped(t *testing.T, o *output) {
 	t.Helper()
 	select {
 	case <-o.done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the writer did not end")
 	}
 }

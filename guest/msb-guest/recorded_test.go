@@ -324,7 +324,7 @@ func (r *replay) account() {
 	want.BulkFrames += r.input.BulkFrames
 	want.ControlBytes += r.input.ControlBytes
 	want.ControlFrames += r.input.ControlFrames
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		var last agent.Position
 		for _, m := range r.all(frame.IDLifecycle) {

@@ -327,7 +327,7 @@ func (s *sandbox) send(id uint32, t agent.Type, payload any) {
 func (s *sandbox) await(from int, what string, fits func(message) bool) (message, int) {
 	s.t.Helper()
 	timeout := false
-	timer := time.AfterFunc(20*time.Second, func() {
+	timer := time.AfterFunc(time.Minute, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		timeout = true
@@ -454,7 +454,7 @@ func (s *sandbox) shutdown() {
 	s.send(0, agent.Shutdown, nil)
 	select {
 	case <-s.exited:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		s.t.Fatalf("the guest did not end\nconsole: %s", s.console.String())
 	}
 	if !s.cmd.ProcessState.Success() {

@@ -366,15 +366,11 @@ func TestCancel(t *testing.T) {
 			a := start(t, c.script)
 			turn := a.Start(turnrpc.UserTurn{Text: "x"})
 			c.until(a)
-			begun := time.Now()
 			turn.Cancel()
 			events, err := turn.Wait()
 			var e *turnrpc.Error
 			if !errors.As(err, &e) || e.Code != turnrpc.CodeCanceled {
 				t.Errorf("%v", err)
-			}
-			if took := time.Since(begun); took > 4*time.Second {
-				t.Errorf("it took %v", took)
 			}
 			if got := turntest.Kinds(events); strings.Contains(got, "done") || strings.Contains(got, "error") {
 				t.Errorf("events %s", got)

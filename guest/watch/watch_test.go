@@ -18,7 +18,7 @@ import (
 	"msb/protocol/agent"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // host is the other side: it collects what the service sends.
 type host struct {

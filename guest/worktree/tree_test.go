@@ -147,9 +147,16 @@ func TestScanShowsFilesThatAreNotIgnored(t *testing.T) {
 func TestScanSendsContentOnceOnly(t *testing.T) {
 	root := t.TempDir()
 	put(t, root+"/old", "content")
-	put(t, root+"/young", "content")
-	if _, stamps := scanWithStamps(t, root, nil); stamps["young"] != "" {
-		t.Error("a file that changed this second has a stamp")
+	for {
+		put(t, root+"/young", "content")
+		changed := time.Now()
+		_, stamps := scanWithStamps(t, root, nil)
+		if stamps["young"] == "" {
+			break
+		}
+		if time.Since(changed) < fresh { // else the machine was held up, and it is young no more
+			t.Fatal("a file that changed this second has a stamp")
+		}
 	}
 	past := time.Now().Add(fresh + 100*time.Millisecond)
 	for time.Now().Before(past) { // the change time cannot be set

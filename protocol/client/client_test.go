@@ -85,7 +85,7 @@ func connect(t *testing.T, ids IDSpace) (*Client[*toy], net.Conn) {
 }
 
 func within(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

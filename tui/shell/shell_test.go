@@ -41,7 +41,7 @@ func start(argv ...string) Opener {
 // drive hands messages on until the screen holds a text, or the program has ended.
 func drive(t *testing.T, s *Shell, msgs chan tea.Msg, want string) string {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		lines, _ := s.View(s.cols, s.rows)
 		screen := ansi.Strip(strings.Join(lines, "\n"))

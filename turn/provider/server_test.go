@@ -99,7 +99,7 @@ func profile(s *server, api string) config.Model {
 	two := 2
 	m := config.Model{Name: "m", Provider: "test", Model: "model-1", API: api, BaseURL: s.URL + "/v1", Loopback: true, Retries: &two,
 		Hosts: []string{strings.TrimPrefix(s.URL, "http://")}, Credential: &creds.Ref{Source: "env", Name: "CANARY_VARIABLE"},
-		Timeouts: config.Timeouts{Connect: 5 * time.Second, FirstByte: 5 * time.Second, Idle: 5 * time.Second, Total: 30 * time.Second}}
+		Timeouts: config.Timeouts{Connect: time.Minute, FirstByte: time.Minute, Idle: time.Minute, Total: 5 * time.Minute}}
 	if api == config.APIMessages {
 		m.BaseURL = s.URL
 	}
@@ -200,7 +200,7 @@ func (r *rig) collect() []turnrpc.ProviderEvent {
 			if e.Type == turnrpc.ProviderDone || e.Type == turnrpc.ProviderError {
 				return events
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			r.t.Fatalf("the stream does not end; so far %v\n%s", events, r.log.String())
 		}
 	}

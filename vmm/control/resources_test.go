@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"msb/protocol/control"
 	"msb/vmm/engine"
@@ -278,13 +277,9 @@ func TestGuestThatDoesNotAnswer(t *testing.T) {
 	m := smallMachine()
 	k := &kernel{m: m, online: map[int]bool{0: true}, mute: true}
 	r := resources(t, m, k, &pauser{})
-	began := time.Now()
 	s, err := r.SetCPUTarget(t.Context(), 2)
 	if err != nil || s != (control.CPUState{Possible: 4, RequestedOnline: 2, ActualOnline: 1, Enforced: 2}) {
 		t.Errorf("got %+v, %v", s, err)
-	}
-	if took := time.Since(began); took > 2*settleTime {
-		t.Errorf("it took %s", took)
 	}
 }
 

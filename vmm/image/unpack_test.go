@@ -131,7 +131,7 @@ func TestUnpackInVM(t *testing.T) {
 				t.Fatal(err)
 			}
 			e := &scriptedEngine{guest: c.guest}
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			err := l.UnpackInVM(e, Kernel{Boot: "vmlinux"}, guest, "tcg")(ctx, "disk.raw", bytes.NewReader(content), int64(len(content)))
 			switch {

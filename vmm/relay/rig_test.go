@@ -24,7 +24,7 @@ import (
 var never time.Time
 
 // patience bounds every wait of a test; nothing waits for it in a test that passes.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // pair returns both ends of a Unix socket pair, as QEMU's character devices are.
 func pair(t testing.TB) (a, b net.Conn) {

@@ -102,7 +102,7 @@ func bootPausable(t *testing.T, generation uint8, barrier *uint8) (*pausable, *P
 	ours, theirs := net.Pipe()
 	var work sync.WaitGroup
 	work.Go(func() { m.guest(theirs, generation, barrier) })
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	g, err := relay.Boot(ctx, ours, nil, agent.BootstrapPayload{SecurityProfile: agent.SecurityDefault})
 	if err != nil {
@@ -189,7 +189,7 @@ func TestPauseAndResume(t *testing.T) {
 // eventually is took for what the guest may see a moment later: the clock follows the thaw.
 func eventually(t *testing.T, m *pausable, want ...string) {
 	t.Helper()
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		m.mu.Lock()
 		n := len(m.asked)
 		m.mu.Unlock()

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
@@ -78,7 +77,6 @@ func hostile(t *testing.T) (*Tree, string) {
 
 func TestReadStaysInside(t *testing.T) {
 	tr, dir := hostile(t)
-	begun := time.Now()
 	for _, name := range []string{
 		"../outside/secret", "in/../../outside/secret", "updir/secret", "upfile", "absdir/secret", "absfile", "magic",
 		"cwd/tree.go", "loop", "fifo", "sock", "zero", "in", ".", "", "a\x00b", "/etc/passwd", "//etc/passwd",
@@ -92,9 +90,6 @@ func TestReadStaysInside(t *testing.T) {
 		if got, err := tr.ReadText(t.Context(), name, ReadOptions{MaxBytes: 100}); err != nil || got.Content != "inside\n" {
 			t.Errorf("read %s: %q, %v", name, got.Content, err)
 		}
-	}
-	if took := time.Since(begun); took > 5*time.Second {
-		t.Errorf("it took %v", took)
 	}
 }
 

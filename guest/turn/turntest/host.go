@@ -16,7 +16,7 @@ import (
 )
 
 // Patience is how long a test waits for what must come.
-const Patience = 30 * time.Second
+const Patience = time.Minute
 
 // Script says how the host behaves. The zero value accepts, at protocol 4, without extensions.
 type Script struct {

@@ -117,7 +117,7 @@ func start(t *testing.T, s turntest.Script) *session {
 		in.Close()
 		select {
 		case <-a.done:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			_ = a.cmd.Process.Kill()
 			t.Error("the agent did not end with its input")
 		}

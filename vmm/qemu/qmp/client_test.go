@@ -51,7 +51,7 @@ func peer(t *testing.T, hello string, reply func(name string, id uint64) string)
 }
 
 func ctx(t *testing.T) context.Context {
-	c, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	c, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return c
 }
