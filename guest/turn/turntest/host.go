@@ -26,7 +26,7 @@ type Script struct {
 	Open  func(o turnrpc.ProviderOpen) error
 	// Window is what provider_open says of the model's window, in tokens.
 	Window int
-	Tools []turnrpc.MCPTool
+	Tools  []turnrpc.MCPTool
 	// ListError fails mcp_list.
 	ListError string
 	Call      func(ctx context.Context, c turnrpc.MCPCall) (turnrpc.MCPResult, error)

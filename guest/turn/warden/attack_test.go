@@ -1,16 +1,13 @@
 package warden_test
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -18,112 +15,14 @@ import (
 	"msb/protocol/turnrpc"
 )
 
-// attackName is argv[0] of this test program as the enemy: an allowed command that wants to be the agent.
-const attackName = "attack"
-
-// attack tries everything against each process and prints what worked.
-func attack(pids []string) {
-	runtime.LockOSThread()
-	for _, s := range pids {
-		pid, err := strconv.Atoi(s)
-		if err != nil {
-			fmt.Println("bad pid", s)
-			continue
-		}
-		proc := filepath.Join("/proc", s)
-		for name, try := range map[string]func() error{
-			"ptrace attach": func() error { return unix.PtraceAttach(pid) },
-			"ptrace seize":  func() error { return unix.PtraceSeize(pid) },
-			"signal 0":      func() error { return unix.Kill(pid, 0) },
-			"stop":          func() error { return unix.Kill(pid, unix.SIGSTOP) },
-			"kill":          func() error { return unix.Kill(pid, unix.SIGKILL) },
-			"mem":           func() error { return open(proc+"/mem", os.O_RDWR) },
-			"environ":       func() error { return open(proc+"/environ", os.O_RDONLY) },
-			"fd folder":     func() error { _, err := os.ReadDir(proc + "/fd"); return err },
-			"fd 3":          func() error { return open(proc+"/fd/3", os.O_RDWR) },
-			"fd 4":          func() error { return open(proc+"/fd/4", os.O_WRONLY) },
-			"exe":           func() error { return open(proc+"/exe", os.O_RDONLY) },
-			"root":          func() error { _, err := os.Stat(proc + "/root/."); return err },
-			"auxv":          func() error { return open(proc+"/auxv", os.O_RDONLY) },
-			"vm read": func() error {
-				var b [8]byte
-				_, err := unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &b[0], Len: 8}},
-					[]unix.RemoteIovec{{Base: 0x400000, Len: 8}}, 0)
-				return err
-			},
-			"steal a descriptor": func() error {
-				fd, err := unix.PidfdOpen(pid, 0)
-				if err != nil {
-					return err
-				}
-				_, err = unix.PidfdGetfd(fd, 4, 0)
-				return err
-			},
-			"limits": func() error {
-				return unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: 1}, nil)
-			},
-			"affinity": func() error {
-				var set unix.CPUSet
-				set.Set(0)
-				_, _, errno := unix.Syscall(unix.SYS_SCHED_SETAFFINITY, uintptr(pid), unsafe.Sizeof(set), uintptr(unsafe.Pointer(&set)))
-				if errno != 0 {
-					return errno
-				}
-				return nil
-			},
-			"oom score": func() error { return os.WriteFile(proc+"/oom_score_adj", []byte("1000"), 0) },
-		} {
-			if err := try(); err == nil {
-				fmt.Printf("WORKED: %s on %d\n", name, pid)
-			} else if errors.Is(err, unix.ESRCH) {
-				fmt.Printf("WORKED: %d is gone\n", pid)
-			}
-		}
-	}
-	for _, try := range []func() error{
-		func() error { return unix.Setuid(0) },
-		func() error { return unix.Setresuid(990, 990, 990) },
-		func() error { return unix.Setgroups([]int{0}) },
-		func() error { return unix.Setgid(990) },
-	} {
-		if try() == nil {
-			fmt.Println("WORKED: changed the user")
-		}
-	}
-	for fd := 3; fd < 1024; fd++ {
-		if name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err == nil && !strings.Contains(name, "anon_inode") && !strings.HasPrefix(name, "/sys/fs/cgroup") { // this program's own
-			fmt.Printf("WORKED: inherited %d, %s\n", fd, name)
-		}
-	}
-	fmt.Println("attack over")
-}
-
-func open(name string, flags int) error {
-	f, err := os.OpenFile(name, flags, 0)
-	if err == nil {
-		f.Close()
-	}
-	return err
-}
-
-// enemy puts a copy of this program where the owner of commands can run it.
+// enemy builds the enemy where the owner of commands can run it.
 func enemy(t *testing.T, dir string) string {
 	t.Helper()
-	self, err := os.Open("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer self.Close()
-	path := filepath.Join(dir, attackName)
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.Copy(f, self); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
+	path := filepath.Join(dir, "enemy")
+	cmd := exec.Command("go", "build", "-o", path, "msb/guest/turn/turntest/enemy")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
 	}
 	return path
 }
@@ -177,7 +76,7 @@ func TestAllowedCommandCannotBeTheAgent(t *testing.T) {
 	warden := a.cmd.Process.Pid
 	agent := agentOf(t, warden)
 	path := enemy(t, filepath.Dir(a.repo))
-	command = fmt.Sprintf("ATTACK=1 %s %d %d $PPID", path, warden, agent)
+	command = fmt.Sprintf("%s %d %d $PPID", path, warden, agent)
 	if _, err := a.Start(turnrpc.UserTurn{Text: "go"}).Wait(); err != nil {
 		t.Fatal(err)
 	}
