@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -100,11 +101,7 @@ func awaitMount(ctx context.Context, cmd *exec.Cmd, r *os.File) error {
 
 // homeEnv is our environment for a process that runs in another directory.
 func homeEnv(h *store.Home) []string {
-	env := os.Environ()
-	if os.Getenv("MSB_HOME") != "" {
-		env = append(env, "MSB_HOME="+h.Root)
-	}
-	return env
+	return append(os.Environ(), h.Environ()...)
 }
 
 const maxMountLog = 1 << 20
@@ -130,6 +127,9 @@ func openMountLog(h *store.Home, t target) (*os.File, error) {
 	}
 	return f, nil
 }
+
+// waitingProcs is how many processors of Go's a process that mostly waits in system calls should have.
+const waitingProcs = 8
 
 const mountDaemon = "mount-daemon"
 
@@ -177,6 +177,9 @@ func serveMount(ctx context.Context, app *app, t target, o mountOptions, ready f
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(app.io.Err, &slog.HandlerOptions{Level: slog.LevelInfo})).With("dir", o.dir, "pid", os.Getpid())
+	// Most of its threads wait in the kernel, each with a processor of Go's that is taken away and looked for again when
+	// there are few.
+	runtime.GOMAXPROCS(max(waitingProcs, runtime.GOMAXPROCS(0)))
 	fo, err := o.fuse()
 	if err != nil {
 		return err

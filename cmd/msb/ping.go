@@ -66,7 +66,7 @@ func (r *reach) one(ctx context.Context, t target, do func(ctx context.Context, 
 }
 
 func newPingCmd(app *app) *cobra.Command {
-	r := reach{wait: answerWait}
+	r := reach{wait: answerWait, sel: selection{stock: true}}
 	var touch bool
 	cmd := &cobra.Command{
 		Use:               "ping NAME...",
@@ -99,7 +99,7 @@ func newPingCmd(app *app) *cobra.Command {
 }
 
 func newTouchCmd(app *app) *cobra.Command {
-	r := reach{wait: answerWait}
+	r := reach{wait: answerWait, sel: selection{stock: true}}
 	cmd := &cobra.Command{
 		Use:               "touch NAME...",
 		Short:             "Count as activity, so that --idle-timeout begins anew",

@@ -15,6 +15,7 @@ import (
 type selection struct {
 	labels []string
 	quiet  bool
+	stock  bool // sandboxes of a stock installation too, by names that ours could not have
 }
 
 func (s *selection) flags(cmd *cobra.Command) {
@@ -25,7 +26,7 @@ func (s *selection) flags(cmd *cobra.Command) {
 // names returns the sandboxes that args and labels name; none at all is a usage error.
 func (s *selection) names(ctx context.Context, h *vmm.Host, args []string) ([]string, error) {
 	for _, n := range args {
-		if err := store.ValidateName(n); err != nil {
+		if err := store.ValidateName(n); err != nil && !s.stock {
 			return nil, &usageError{err}
 		}
 	}

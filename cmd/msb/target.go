@@ -39,9 +39,6 @@ func (a *app) target(name, socket string) (target, error) {
 		}
 		return target{name: socket, socket: abs, path: true}, store.CheckSocketPath(abs)
 	}
-	if err := store.ValidateName(name); err != nil {
-		return target{}, &usageError{err}
-	}
 	h, err := a.home()
 	if err != nil {
 		return target{}, err
@@ -49,8 +46,11 @@ func (a *app) target(name, socket string) (target, error) {
 	if h.Exists(name) {
 		return target{name: name, socket: h.AgentSocket(name), own: true}, nil
 	}
-	if path, err := store.StockAgentSocket(name); err == nil {
+	if path, err := store.StockAgentSocket(name); err == nil && name != "" {
 		return target{name: name, socket: path}, nil
+	}
+	if err := store.ValidateName(name); err != nil {
+		return target{}, &usageError{err}
 	}
 	return target{}, unknownSandbox(name)
 }

@@ -20,9 +20,10 @@ type Home struct {
 }
 
 // Open resolves the home from the environment: MSB_HOME if set, with everything below it, else the
-// XDG directories. It creates nothing.
+// XDG directories. A MSB_HOME of a stock microsandbox installation is left alone, as if it were not set. It creates
+// nothing.
 func Open() (*Home, error) {
-	if dir := os.Getenv("MSB_HOME"); dir != "" {
+	if dir := os.Getenv("MSB_HOME"); dir != "" && !isStockHome(dir) {
 		return At(dir)
 	}
 	state, err := xdg("XDG_STATE_HOME", ".local/state")

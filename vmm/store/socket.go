@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"syscall"
 )
 
@@ -62,22 +61,4 @@ func (h *Home) RemoveSockets(name string) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// StockAgentSocket finds the agent socket of a sandbox of a stock microsandbox installation by its
-// name, in the user's ~/.microsandbox, current layout first. ErrNotFound when there is none. Nothing is
-// ever written there.
-func StockAgentSocket(name string) (string, error) {
-	if home, err := os.UserHomeDir(); err == nil && name != "" {
-		run := filepath.Join(home, ".microsandbox", "run")
-		for _, path := range []string{
-			filepath.Join(run, "sandboxes", nameHash(name, 12), "agent.sock"),
-			filepath.Join(run, "agent", nameHash(name, 16)+".sock"),
-		} {
-			if st, err := os.Stat(path); err == nil && st.Mode().Type() == fs.ModeSocket {
-				return path, nil
-			}
-		}
-	}
-	return "", fmt.Errorf("%w: %q", ErrNotFound, name)
 }

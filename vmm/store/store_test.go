@@ -447,6 +447,26 @@ func TestStockSocketsAreFoundByName(t *testing.T) {
 	if got, err := StockAgentSocket("demo"); got != current || err != nil {
 		t.Errorf("%s, %v", got, err)
 	}
+	// A home of a stock installation elsewhere: both programs have MSB_HOME in common. It is not ours to write in.
+	other := filepath.Join(user, "o")
+	t.Setenv("MSB_HOME", other)
+	t.Setenv("XDG_STATE_HOME", "")
+	t.Setenv("XDG_CONFIG_HOME", "")
+	if h, err := Open(); err != nil || h.Root != other {
+		t.Errorf("%+v, %v", h, err)
+	}
+	os.MkdirAll(filepath.Join(other, "db"), 0o700)
+	if err := os.WriteFile(filepath.Join(other, "db", "msb.db"), []byte("SQLite format 3"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if h, err := Open(); err != nil || h.Root != filepath.Join(user, ".local/state/msb") {
+		t.Errorf("%+v, %v", h, err)
+	}
+	elsewhere := filepath.Join(other, "run/sandboxes/2a97516c354b68848cdbd8f5/agent.sock")
+	listen(elsewhere)
+	if got, err := StockAgentSocket("demo"); got != elsewhere || err != nil {
+		t.Errorf("%s, %v", got, err)
+	}
 }
 
 func TestAlive(t *testing.T) {
