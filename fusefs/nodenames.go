@@ -14,10 +14,11 @@ import (
 // spot is a name in a directory that is to change.
 type spot struct {
 	*plan
-	dir   *inode
-	name  string
-	ref   agent.NodeRef // of dir
-	asked time.Time
+	dir     *inode
+	name    string
+	ref     agent.NodeRef // of dir
+	version uint64        // of dir when asked
+	asked   time.Time
 }
 
 // spot finds the directory of a name that is to change.
@@ -40,7 +41,31 @@ func (s *nodeFS) spot(ctx context.Context, dir uint64, name string) (spot, error
 	if err != nil {
 		return spot{}, err
 	}
-	return spot{p, n, name, ref, time.Now()}, nil
+	return spot{p, n, name, ref, n.versionNow(), time.Now()}, nil
+}
+
+// change does what changes the directory and asks for the directory's attributes
+// in the same round trip: the kernel will want them next, to see what its user
+// may do there.
+func (at spot) change(ctx context.Context, as *agent.NodeIdentity, op agent.NodeOp) (agent.NodeResult, error) {
+	i := at.add(op)
+	after := at.add(&agent.NodeGetAttr{Target: at.ref})
+	results, err := at.run(ctx, as)
+	at.dir.names.touched(at.name)
+	if int(i) >= len(results) {
+		return nil, err
+	}
+	at.moved(results, after)
+	return results[i], nil
+}
+
+// moved notes that the directory has changed, and its attributes if they came.
+func (at spot) moved(results []agent.NodeResult, after agent.NodeRef) {
+	if int(after) < len(results) {
+		at.dir.changedTo(&results[after].(*agent.NodeAttrResult).Attr, at.version, at.asked)
+	} else {
+		at.dir.touch()
+	}
 }
 
 // creator is who a new file belongs to in the guest. The kernel of this host has
@@ -52,12 +77,10 @@ func (s *nodeFS) creator(in *fuse.InHeader) *agent.NodeIdentity {
 
 // settle answers the creation of a file.
 func (s *nodeFS) settleNew(at spot, e *agent.NodeEntryResult, out *fuse.EntryOut) (*inode, syscall.Errno) {
-	at.dir.names.touched(at.name)
 	n, errno := s.enter(at.c, at.dir, at.name, e, out, at.asked)
 	if errno == 0 {
 		n.learn(&e.Attr)
 	}
-	at.dir.touch()
 	return n, errno
 }
 
@@ -70,6 +93,20 @@ func (n *inode) touch() {
 	n.changedAt = time.Now()
 }
 
+// changedTo notes that this side has changed n, and what the guest told of it
+// with that, unless something else has happened to n since version v.
+func (n *inode) changedTo(a *agent.NodeAttr, v uint64, asked time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	only := n.version == v && n.accept(a) == 0
+	n.wrote = true
+	n.version++
+	n.changedAt = time.Now()
+	if only {
+		n.learnLocked(a, asked)
+	}
+}
+
 // make runs the operation that creates a name.
 func (s *nodeFS) make(cancel <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut, op func(dir agent.NodeRef, name []byte) agent.NodeOp) (*inode, fuse.Status) {
 	ctx, end := s.nameOp(cancel)
@@ -78,13 +115,11 @@ func (s *nodeFS) make(cancel <-chan struct{}, in *fuse.InHeader, name string, ou
 	if err != nil {
 		return nil, s.status(ctx, err)
 	}
-	i := at.add(op(at.ref, []byte(name)))
-	results, err := at.run(ctx, s.creator(in))
+	r, err := at.change(ctx, s.creator(in), op(at.ref, []byte(name)))
 	if err != nil {
-		at.dir.names.touched(name)
 		return nil, s.status(ctx, err)
 	}
-	n, errno := s.settleNew(at, results[i].(*agent.NodeEntryResult), out)
+	n, errno := s.settleNew(at, r.(*agent.NodeEntryResult), out)
 	return n, fuse.Status(errno)
 }
 
@@ -143,13 +178,11 @@ func (s *nodeFS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out 
 	if err != nil {
 		return s.status(ctx, err)
 	}
-	i := at.add(&agent.NodeLink{Node: ref, Dir: at.ref, Name: []byte(name)})
-	results, err := at.run(ctx, nil)
+	r, err := at.change(ctx, nil, &agent.NodeLink{Node: ref, Dir: at.ref, Name: []byte(name)})
 	if err != nil {
-		at.dir.names.touched(name)
 		return s.status(ctx, err)
 	}
-	_, errno = s.settleNew(at, results[i].(*agent.NodeEntryResult), out)
+	_, errno = s.settleNew(at, r.(*agent.NodeEntryResult), out)
 	n.changed()
 	if n.kind() == syscall.S_IFLNK {
 		s.forgetAttr(n.id)
@@ -167,16 +200,16 @@ func (s *nodeFS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, 
 		return s.status(ctx, err)
 	}
 	flags := guestFlags(in.Flags)
-	i := at.add(&agent.NodeCreate{Dir: at.ref, Name: []byte(name), Flags: flags&^agent.NodeTruncate | agent.NodeExclusive, Mode: in.Mode & 0o7777})
-	results, err := at.run(ctx, s.creator(&in.InHeader))
+	made, err := at.change(ctx, s.creator(&in.InHeader), &agent.NodeCreate{
+		Dir: at.ref, Name: []byte(name), Flags: flags&^agent.NodeTruncate | agent.NodeExclusive, Mode: in.Mode & 0o7777,
+	})
 	if err != nil {
-		at.dir.names.touched(name)
 		if errors.Is(err, syscall.EEXIST) && in.Flags&syscall.O_EXCL == 0 {
 			err = syscall.ESTALE
 		}
 		return s.status(ctx, err)
 	}
-	r := results[i].(*agent.NodeCreatedResult)
+	r := made.(*agent.NodeCreatedResult)
 	n, errno := s.settleNew(at, &agent.NodeEntryResult{Node: r.Node, Attr: r.Attr}, &out.EntryOut)
 	if errno != 0 {
 		s.farewell.close(r.Handle, at.c.epoch)
@@ -219,10 +252,7 @@ func (s *nodeFS) remove(ctx context.Context, in *fuse.InHeader, name string, op 
 	if err != nil {
 		return s.status(ctx, err)
 	}
-	at.add(op(at.ref, []byte(name)))
-	_, err = at.run(ctx, nil)
-	at.dir.names.touched(name)
-	if err != nil {
+	if _, err = at.change(ctx, nil, op(at.ref, []byte(name))); err != nil {
 		return s.status(ctx, err)
 	}
 	if n := s.inodes.child(at.dir, name); n != nil {
@@ -231,7 +261,6 @@ func (s *nodeFS) remove(ctx context.Context, in *fuse.InHeader, name string, op 
 		s.inodes.mistrust()
 	}
 	s.inodes.remove(at.dir, name)
-	at.dir.touch()
 	return fuse.OK
 }
 
@@ -264,17 +293,26 @@ func (s *nodeFS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, name, newName
 			return s.status(ctx, err)
 		}
 	}
-	from.add(&agent.NodeRename{Dir: from.ref, Name: []byte(name), NewDir: to.ref, NewName: []byte(newName), Flags: in.Flags})
-	_, err = from.run(ctx, nil)
+	i := from.add(&agent.NodeRename{Dir: from.ref, Name: []byte(name), NewDir: to.ref, NewName: []byte(newName), Flags: in.Flags})
+	after := from.add(&agent.NodeGetAttr{Target: from.ref})
+	afterTo := after
+	if to.dir != from.dir {
+		afterTo = from.add(&agent.NodeGetAttr{Target: to.ref})
+	}
+	results, err := from.run(ctx, nil)
 	from.dir.names.touched(name)
 	to.dir.names.touched(newName)
-	if err != nil {
+	if int(i) >= len(results) {
 		return s.status(ctx, err)
 	}
-	for _, n := range []*inode{s.inodes.child(from.dir, name), s.inodes.child(to.dir, newName), from.dir, to.dir} {
+	for _, n := range []*inode{s.inodes.child(from.dir, name), s.inodes.child(to.dir, newName)} {
 		if n != nil {
 			n.touch()
 		}
+	}
+	from.moved(results, after)
+	if to.dir != from.dir {
+		to.moved(results, afterTo)
 	}
 	s.inodes.rename(from.dir, name, to.dir, newName, in.Flags&renameExchange != 0)
 	return fuse.OK

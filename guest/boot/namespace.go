@@ -121,6 +121,9 @@ func (s *sandbox) run(controlFD, bulkFD, filesFD int, started uint64) error {
 			return fmt.Errorf("boot: the socket for mounts: %w", err)
 		}
 		ports.Files = l
+		// The threads that serve mounts wait in the kernel, each with a processor of Go's that is taken away and looked
+		// for again when there are few.
+		runtime.GOMAXPROCS(max(8, runtime.GOMAXPROCS(0)))
 	}
 	return agent.Serve(context.Background(), ports, agent.Machine{
 		Root:      s.root,
