@@ -14,6 +14,7 @@ import (
 	"msb/tui/conversation"
 	"msb/tui/files"
 	"msb/tui/foreign"
+	"msb/tui/keymap"
 	"msb/tui/link"
 	"msb/tui/shell"
 	"msb/tui/theme"
@@ -39,27 +40,29 @@ var tabNames = []string{"turns", "shell", "files", "events", "boxes"}
 // App is the screen. All its state is changed in Update; what takes time runs
 // in commands and connections.
 type App struct {
-	o     Options
-	ctx   context.Context
-	send  func(tea.Msg)
-	work  sync.WaitGroup // connections that are being closed
-	theme *theme.Theme
+	o      Options
+	keymap *keymap.Map
+	ctx    context.Context
+	send   func(tea.Msg)
+	work   sync.WaitGroup // connections that are being closed
+	theme  *theme.Theme
 
-	w, h    int
-	tab     tab
-	blurred bool
-	frame   int
-	ticking bool
-	clock   func() time.Time // tests have their own
-	now     time.Time
-	help    bool
-	helpAt  int
-	toast   string
-	alert   bool // the toast is about a failure
-	toastAt time.Time
-	quitAt  time.Time // Ctrl-C was pressed once
-	pager   *pager
-	dialog  *dialog
+	w, h      int
+	tab       tab
+	blurred   bool
+	notifying bool // the notification command runs
+	frame     int
+	ticking   bool
+	clock     func() time.Time // tests have their own
+	now       time.Time
+	help      bool
+	helpAt    int
+	toast     string
+	alert     bool // the toast is about a failure
+	toastAt   time.Time
+	quitAt    time.Time // Ctrl-C was pressed once
+	pager     *pager
+	dialog    *dialog
 
 	boxes     []vmm.Sandbox
 	listed    bool
@@ -143,8 +146,12 @@ type (
 // newApp returns the screen before anything is known.
 func newApp(ctx context.Context, o Options) *App {
 	t := theme.New(true)
-	a := &App{o: o, ctx: ctx, theme: t, clock: time.Now, now: time.Now(), busy: make(map[string]string),
+	a := &App{o: o, keymap: o.Keys, ctx: ctx, theme: t, clock: time.Now, now: time.Now(), busy: make(map[string]string),
 		conv: conversation.New(t), comp: compose.New(t, commands), panel: approve.New(t), events: newEventLog()}
+	if a.keymap == nil {
+		a.keymap = keymap.Default()
+	}
+	a.panel.Label = func(action string) string { return a.keymap.Label(keymap.Approval + "." + action) }
 	a.conv.Cost = o.Cost
 	a.files = files.New(t)
 	a.comp.SetHint("ask for something, / for commands")
@@ -241,6 +248,9 @@ func (a *App) update(m tea.Msg) tea.Cmd {
 		return a.keptShells(m)
 	case files.Msg:
 		return a.filesMsg(m)
+	case notifiedMsg:
+		a.notifying = false
+		a.say("", m.err)
 	case editedMsg:
 		a.say("", m.err)
 		return a.filesRefresh()

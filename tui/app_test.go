@@ -54,7 +54,7 @@ func TestScreens(t *testing.T) {
 			s.press("esc")
 			s.gone("reading")
 			s.press("?")
-			s.until("everywhere")
+			s.until("turns, writing")
 			s.golden("help-" + size)
 			s.press("x", "\x1b5")
 			s.until("● stopped")

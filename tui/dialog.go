@@ -31,6 +31,9 @@ func typed(question, want string, yes func() tea.Cmd) *dialog {
 	return &dialog{title: question, want: want, done: func(int, string) tea.Cmd { return yes() }}
 }
 
+// typing tells whether characters are text.
+func (d *dialog) typing() bool { return d.want != "" }
+
 // key tells whether the dialog is over.
 func (d *dialog) key(k tea.KeyPressMsg) (over bool, cmd tea.Cmd) {
 	name := k.String()

@@ -1,53 +1,79 @@
 package tui
 
 import (
+	"slices"
 	"strings"
 
+	"msb/tui/keymap"
 	"msb/tui/pane"
 )
 
-var helpText = []struct {
-	title string
-	keys  [][2]string
-}{
-	{"everywhere", [][2]string{{"Tab, Alt-1 … Alt-5", "another tab"}, {"F1, ?", "this"}, {"Ctrl-] or Ctrl-C twice", "leave; sandboxes, turns go on"}}},
-	{"turns", [][2]string{{"Enter", "ask; while a turn runs: queue"}, {"Alt-Enter, Ctrl-J", "a new line"}, {"↑ ↓", "what was asked before"},
-		{"/ and @", "commands; files of the workspace"}, {"Esc", "stop the turn; else read what was said"}, {"PgUp PgDn", "scroll; End follows again"}, {"Ctrl-O", "open or fold the last call"}}},
-	{"reading (Esc)", [][2]string{{"↑ ↓ j k", "move"}, {"Space", "open or fold"}, {"[ ]", "from question to question"}, {"/ n N", "find"}, {"y", "copy"}, {"Esc, i", "back to writing"}}},
-	{"approval", [][2]string{{"n, Esc, Enter", "deny"}, {"r", "deny, and tell the model why"}, {"y", "allow this once"}, {"s", "allow for the session"}, {"e", "everything about it"},
-		{"", "keys count after half a second without one; allow, once the end was on the screen"}}},
-	{"shell", [][2]string{{"Ctrl-] 1 … 5", "another tab"}, {"Ctrl-] n, x", "new; end"}, {"Ctrl-] f", "the whole screen, and back"}, {"Ctrl-] Tab", "next shell"}, {"Ctrl-] u", "scroll back; Esc returns"}, {"Ctrl-] Ctrl-]", "Ctrl-] itself"}}},
-	{"files", [][2]string{{"Enter, ←", "open, close or go up"}, {"e", "edit through the mount"}, {"d", "what changed"}, {"J K", "scroll the preview"}}},
-	{"boxes", [][2]string{{"Enter", "open"}, {"s x p", "start, stop, pause or resume"}, {"d", "remove, after its name was typed"}}},
+// notes are what the list of keys says about a place besides.
+var notes = map[string]string{
+	keymap.Approval: "keys count after half a second without one; allow, once the end was on the screen",
+	keymap.Turns:    "/ begins a command, @ names a file of the workspace; both are completed",
 }
 
+// viewHelp is the list of all keys, made of the table.
 func (a *App) viewHelp(w, h int) []string {
 	var all []string
-	for _, part := range helpText {
-		all = append(all, a.theme.Bold.Render(" "+part.title))
-		for _, k := range part.keys {
-			col := 26
-			if w < 60 {
-				col = 16
+	help := a.help
+	a.help = false
+	here, _ := a.focus()
+	a.help = help
+	sections := a.keymap.Sections()
+	// What counts where the user is comes first.
+	slices.SortStableFunc(sections, func(x, y keymap.Section) int { return place(here, x) - place(here, y) })
+	two := w >= 110
+	width := w
+	if two {
+		width = w / 2
+	}
+	col := 26
+	if width < 60 {
+		col = 16
+	}
+	for _, part := range sections {
+		all = append(all, a.theme.Bold.Render(" "+part.Title))
+		group, _, _ := strings.Cut(part.Entries[0].Action, ".")
+		if note := notes[group]; note != "" {
+			for _, l := range pane.Wrap(note, max(width-4, 10)) {
+				all = append(all, "   "+a.theme.Dim.Render(l))
 			}
-			lines := pane.Wrap(k[1], max(w-col-3, 10))
-			for i, l := range lines {
-				key := ""
-				if i == 0 {
-					key = k[0]
+		}
+		for _, e := range part.Entries {
+			keys := e.Labels()
+			if keys == "" {
+				keys = "(none)"
+			}
+			for i, l := range pane.Wrap(e.Help, max(width-col-3, 10)) {
+				if i > 0 {
+					keys = ""
 				}
-				all = append(all, "   "+a.theme.Accent.Render(pane.Fit(key, col-1))+" "+l)
+				all = append(all, "   "+a.theme.Accent.Render(pane.Fit(keys, col-1))+" "+l)
 			}
 		}
 	}
-	if w >= 110 && len(all) > h { // in two columns
+	if two {
 		half := (len(all) + 1) / 2
 		for half < len(all) && strings.HasPrefix(all[half], "   ") {
 			half++
 		}
 		n := max(half, len(all)-half)
-		return pane.Beside(pane.Block(all[:half], w/2, n), pane.Block(all[half:], w-w/2, n))
+		all = pane.Beside(pane.Block(all[:half], w/2, n), pane.Block(all[half:], w-w/2, n))
 	}
 	a.helpAt = max(0, min(a.helpAt, len(all)-h))
-	return all[a.helpAt:]
+	return all[a.helpAt:min(len(all), a.helpAt+h)]
+}
+
+// place is where a section stands in the list of keys.
+func place(here []string, s keymap.Section) int {
+	group, _, _ := strings.Cut(s.Entries[0].Action, ".")
+	switch {
+	case !slices.Contains(here, group):
+		return 2
+	case group == keymap.Everywhere, group == keymap.Lists:
+		return 1
+	}
+	return 0
 }

@@ -4,10 +4,52 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+
+	"msb/tui/keymap"
 )
+
+// focus names the groups of keys that count now, first things first, and tells
+// whether characters are text.
+func (a *App) focus() (groups []string, typing bool) {
+	switch {
+	case a.tab == tabShell && !a.help && a.dialog == nil:
+		switch s := a.shell(); {
+		case a.prefix:
+			return []string{keymap.ShellCommand}, false
+		case s != nil && s.Shell != nil && !s.Over():
+			return []string{keymap.Shell}, true
+		}
+		return []string{keymap.Shell, keymap.Everywhere, keymap.Lists}, false
+	case a.asks():
+		return []string{keymap.Everywhere, keymap.Approval}, a.panel.Typing()
+	case a.help:
+		return []string{keymap.Everywhere, keymap.Page}, false
+	case a.dialog != nil:
+		return []string{keymap.Everywhere, keymap.Dialog}, a.dialog.typing()
+	case a.pager != nil:
+		return []string{keymap.Everywhere, keymap.Page}, false
+	}
+	switch a.tab {
+	case tabFiles:
+		return []string{keymap.Everywhere, keymap.Files, keymap.Lists}, false
+	case tabEvents:
+		return []string{keymap.Everywhere, keymap.Events, keymap.Lists}, a.events.typing
+	case tabBoxes:
+		return []string{keymap.Everywhere, keymap.Boxes, keymap.Lists}, false
+	}
+	switch {
+	case a.search != nil:
+		return []string{keymap.Everywhere}, true
+	case a.browse:
+		return []string{keymap.Everywhere, keymap.Reading, keymap.Turns, keymap.Lists}, false
+	}
+	return []string{keymap.Everywhere, keymap.Turns}, true
+}
 
 // key hands a key to what has the focus: first what asks, then the tab.
 func (a *App) key(k tea.KeyPressMsg) tea.Cmd {
+	groups, typing := a.focus()
+	k = a.keymap.Translate(k, typing, groups...)
 	name := k.String()
 	if name != "ctrl+c" {
 		a.quitAt = time.Time{}
@@ -19,7 +61,7 @@ func (a *App) key(k tea.KeyPressMsg) tea.Cmd {
 		return a.interrupt()
 	case name == "ctrl+]", name == "ctrl+q":
 		return tea.Quit
-	case len(name) == 5 && name[:4] == "alt+" && name[4] >= '1' && name[4] <= '5':
+	case len(name) == 5 && name[:4] == "alt+" && name[4] >= '1' && int(name[4]-'0') <= len(tabNames):
 		return a.goTab(tab(name[4] - '1'))
 	case a.asks():
 		return a.panel.Key(k)
@@ -47,9 +89,7 @@ func (a *App) key(k tea.KeyPressMsg) tea.Cmd {
 		return a.turnsKey(k)
 	case tabFiles:
 		if a.files.Ready() {
-			switch name {
-			case "tab", "shift+tab", "?", "q", "1", "2", "3", "4", "5":
-			default:
+			if !listKey(name) {
 				return a.filesKey(k)
 			}
 		}
@@ -58,9 +98,7 @@ func (a *App) key(k tea.KeyPressMsg) tea.Cmd {
 			return cmd
 		}
 	case tabBoxes:
-		switch name {
-		case "tab", "shift+tab", "?", "q", "1", "2", "3", "4", "5":
-		default:
+		if !listKey(name) {
 			return a.boxKey(k)
 		}
 	}
@@ -88,6 +126,15 @@ func (a *App) helpKey(name string) {
 	}
 }
 
+// listKey tells the keys that all lists have from those of one of them.
+func listKey(name string) bool {
+	switch name {
+	case "tab", "shift+tab", "?", "q", "1", "2", "3", "4", "5", "6":
+		return true
+	}
+	return false
+}
+
 // plainKey are the keys of tabs in which nothing is typed.
 func (a *App) plainKey(k tea.KeyPressMsg) tea.Cmd {
 	switch name := k.String(); name {
@@ -95,7 +142,7 @@ func (a *App) plainKey(k tea.KeyPressMsg) tea.Cmd {
 		return a.goTab((a.tab + 1) % tab(len(tabNames)))
 	case "shift+tab":
 		return a.goTab((a.tab + tab(len(tabNames)) - 1) % tab(len(tabNames)))
-	case "1", "2", "3", "4", "5":
+	case "1", "2", "3", "4", "5", "6":
 		return a.goTab(tab(name[0] - '1'))
 	case "?":
 		a.help = true
@@ -108,6 +155,9 @@ func (a *App) plainKey(k tea.KeyPressMsg) tea.Cmd {
 }
 
 func (a *App) goTab(t tab) tea.Cmd {
+	if int(t) >= len(tabNames) {
+		return nil
+	}
 	a.tab, a.prefix, a.browse, a.search, a.zoom = t, false, false, nil, false
 	disturb := a.panel.Resized()
 	switch t {

@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"msb/protocol/turnrpc"
+	"msb/tui/keymap"
 	"msb/vmm"
 )
 
@@ -23,6 +24,11 @@ type Options struct {
 	Name string
 	// Prompt stands ready in a sandbox that has no session yet.
 	Prompt string
+	// Keys are the user's keys; nil: those of the table.
+	Keys *keymap.Map
+	// Notify is a command that tells the user something when the terminal is not
+	// in focus; the text is its last argument. Empty: none.
+	Notify []string
 	// Shell is the program of a shell, as it is started in the sandbox.
 	Shell []string
 	// Cost is the price of what a model used, for people; nil: not known.

@@ -69,7 +69,7 @@ func (a *App) openShell() tea.Cmd {
 		return nil
 	}
 	if len(a.shells) >= maxShells {
-		a.say("", fmt.Errorf("%d shells are open; Ctrl-] x ends one", maxShells))
+		a.say("", fmt.Errorf("%d shells are open; %s %s ends one", maxShells, a.keymap.Label("shell.command"), a.keymap.Label("shell_command.end")))
 		return nil
 	}
 	argv := a.o.Shell
@@ -258,7 +258,7 @@ func (a *App) shellKey(k tea.KeyPressMsg) tea.Cmd {
 			if s != nil {
 				s.Scroll(-max(a.h/2, 1))
 			}
-		case "1", "2", "3", "4", "5":
+		case "1", "2", "3", "4", "5", "6":
 			return a.goTab(tab(name[0] - '1'))
 		case "q":
 			return tea.Quit
@@ -353,7 +353,7 @@ func (a *App) viewShell(w, h int) ([]string, *tea.Cursor) {
 	if s == nil {
 		lines := []string{"", " No shell is open."}
 		if a.box.State == store.Running {
-			lines = append(lines, "", a.theme.Dim.Render(" Enter opens one in "+a.box.Name+"."))
+			lines = append(lines, "", a.theme.Dim.Render(" Enter opens one in "+foreign.Text(a.box.Name)+"."))
 		} else {
 			lines = append(lines, "", a.theme.Dim.Render(" "+a.whyDown()))
 		}

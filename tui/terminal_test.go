@@ -130,6 +130,11 @@ func (s *screenTest) Write(b []byte) (int, error) {
 
 func open(t testing.TB, w, h int) *screenTest {
 	t.Helper()
+	return openWith(t, w, h, func(*Options) {})
+}
+
+func openWith(t testing.TB, w, h int, change func(o *Options)) *screenTest {
+	t.Helper()
 	r, err := newRig(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -140,6 +145,7 @@ func open(t testing.TB, w, h int) *screenTest {
 	s.keys = keys
 	go io.Copy(io.Discard, s.emu) // answers to questions about the terminal
 	o := r.options()
+	change(&o)
 	s.app = newApp(context.Background(), o)
 	s.app.panel.Now, s.app.clock = s.now, func() time.Time { return s.begun }
 	s.p = tea.NewProgram(s.app, tea.WithInput(in), tea.WithOutput(s), tea.WithWindowSize(w, h), tea.WithoutSignalHandler(), tea.WithFilter(s.filter), tea.WithFPS(framesPerSecond),

@@ -10,6 +10,7 @@ import (
 
 	"msb/tui/conversation"
 	"msb/tui/foreign"
+	"msb/tui/keymap"
 	"msb/tui/pane"
 	"msb/vmm"
 	"msb/vmm/store"
@@ -296,11 +297,11 @@ func (a *App) tabAt(x int) (tab, bool) {
 // banner says over a shell what waits elsewhere, or that a key is expected.
 func (a *App) banner(w int) string {
 	if a.prefix {
-		return a.theme.Sel.Render(pane.Fit(" Ctrl-] then: 1-5 tab · n new · x end · f screen · Tab next shell · u back · Ctrl-] itself", w))
+		return a.theme.Sel.Render(pane.Fit(" "+a.keymap.Label("shell.command")+" then: "+a.prefixKeys(), w))
 	}
-	key := "Alt-1"
+	key := a.keymap.Label("everywhere.tab_1")
 	if a.tab == tabShell {
-		key = "Ctrl-] 1"
+		key = a.keymap.Label("shell.command") + " " + a.keymap.Label("shell_command.tab_1")
 	}
 	return a.theme.Focus.Render(pane.Fit(fmt.Sprintf(" APPROVAL WAITS (%d) · %s shows it", a.panel.Count(), key), w))
 }
@@ -335,43 +336,64 @@ func (a *App) footer(w int) string {
 	return pane.Split(t.Dim.Render(" "+keys), right, w)
 }
 
+// hints are keys with what they do, as pairs of an action and its words.
+func (a *App) hints(group string, pairs ...string) string {
+	var parts []string
+	for i := 0; i+1 < len(pairs); i += 2 {
+		action := pairs[i]
+		if !strings.Contains(action, ".") {
+			action = group + "." + action
+		}
+		if l := a.keymap.Label(action); l != "" {
+			parts = append(parts, strings.TrimSpace(l+" "+pairs[i+1]))
+		}
+	}
+	return strings.Join(parts, " · ")
+}
+
+func (a *App) prefixKeys() string {
+	return a.keymap.Label("shell_command.tab_1") + " … tab · " +
+		a.hints(keymap.ShellCommand, "new", "new", "end", "end", "screen", "screen", "next", "next shell", "back", "scroll", "leave", "leave", "itself", "itself")
+}
+
 func (a *App) footerKeys() string {
 	narrow := a.w < 60
+	const next, keys = "everywhere.next_tab", "lists.keys"
 	switch {
 	case a.tab == tabShell && a.prefix:
-		return "1-5 tab · n new · x end · f screen · Tab next · u back · q leave"
+		return a.prefixKeys()
 	case a.tab == tabShell && a.shell() == nil:
-		return "Enter open a shell · Tab next · ? keys"
+		return a.hints(keymap.Lists, "turns.ask", "open a shell", next, "next", keys, "keys")
 	case a.tab == tabShell:
-		return "Ctrl-] commands (then 1 turns, f screen, n new)"
+		return a.keymap.Label("shell.command") + " commands (then " + strings.ReplaceAll(a.hints(keymap.ShellCommand, "tab_1", "turns", "screen", "screen", "new", "new", "keys", "keys"), " · ", ", ") + ")"
 	case a.asks():
-		return "n · r · y · s · e everything · ↑ ↓ scroll"
+		return a.hints(keymap.Approval, "deny", "", "reason", "", "once", "", "session", "", "everything", "everything") + " · ↑ ↓ scroll"
 	case a.help:
 		return "↑ ↓ scroll · any other key goes back"
 	case a.dialog != nil, a.pager != nil:
-		return "Esc back"
+		return a.hints(keymap.Dialog, "back", "back")
 	}
 	switch a.tab {
 	case tabFiles:
-		return "Enter open · ← up · e edit · d changes · J K preview · r read again · Tab next"
+		return a.hints(keymap.Files, "open", "open", "up_folder", "up", "edit", "edit", "changes", "changes", "preview_down", "", "preview_up", "preview", "again", "read again", next, "next", keys, "keys")
 	case tabEvents:
-		return "/ filter · a audit log · ↑ ↓ · End · Tab next · ? keys"
+		return a.hints(keymap.Events, "filter", "filter", "audit", "audit log", "up", "", "down", "", "last", "", next, "next", keys, "keys")
 	case tabBoxes:
-		return "Enter open · s start · x stop · p pause · d remove · Tab next · q leave"
+		return a.hints(keymap.Boxes, "open", "open", "start", "start", "stop", "stop", "pause", "pause", "remove", "remove", next, "next", keys, "keys", "lists.leave", "leave")
 	}
 	switch {
 	case a.search != nil:
-		return "Enter find · Esc back"
+		return a.hints(keymap.Turns, "ask", "find", "back", "back")
 	case a.browse:
-		return "↑ ↓ move · Space open · [ ] turns · / find · y copy · Esc back"
+		return a.hints(keymap.Reading, "up", "", "down", "move", "fold", "open", "previous_turn", "", "next_turn", "turns", "find", "find", "copy", "copy", "back", "back")
 	case a.conv.Busy() && narrow:
-		return "Esc stop · ^O open · F1"
+		return a.hints(keymap.Turns, "back", "stop", "open", "open", "everywhere.keys", "")
 	case a.conv.Busy():
-		return "Esc stop turn · ^O open · PgUp read · Enter queues · Tab next · F1 keys"
+		return a.hints(keymap.Turns, "back", "stop turn", "open", "open", "page_up", "read", "ask", "queues", next, "next", "everywhere.keys", "keys")
 	case narrow:
-		return "Enter ask · Esc read · Tab · ? keys"
+		return a.hints(keymap.Turns, "ask", "ask", "back", "read", next, "", keys, "keys")
 	}
-	return "Enter ask · Esc read · ^O open · Tab next · / commands · ? keys"
+	return a.hints(keymap.Turns, "ask", "ask", "back", "read", "open", "open", next, "next") + " · / commands · " + a.hints(keymap.Lists, "keys", "keys")
 }
 
 func ansiPlain(s string) string { return ansi.Strip(s) }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,21 +21,33 @@ import (
 )
 
 func newTuiCmd(app *app) *cobra.Command {
-	var lines bool
+	var lines, keys bool
 	cmd := &cobra.Command{
 		Use:   "tui [NAME]",
 		Short: "Open the screen: turns, approvals, shells and files in one place",
 		Long: `Open the screen of a sandbox, or of all of them. Leaving it stops nothing: sandboxes and turns go
 on. With --plain, ACCESSIBLE=1 or TERM=dumb the same work is done line by line, for screen readers
-and for terminals that cannot be drawn on.`,
-		Example:           "  msb tui\n  msb tui demo\n  msb tui demo --plain",
+and for terminals that cannot be drawn on.
+
+Keys can be changed in the settings, by the names that --keys prints:
+
+  screen:
+    keys:
+      boxes.start: [f5]
+      turns.open: [ctrl+g, f4]
+    notify: [notify-send, msb]   # told what waits when the terminal is not in focus`,
+		Example:           "  msb tui\n  msb tui demo\n  msb tui demo --plain\n  msb tui --keys",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: app.completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if keys {
+				return app.printKeys()
+			}
 			return app.openScreen(cmd.Context(), firstArg(args), lines, "")
 		},
 	}
 	cmd.Flags().BoolVar(&lines, "plain", false, "line by line, without drawing")
+	cmd.Flags().BoolVar(&keys, "keys", false, "print every key and the name of what it does")
 	return cmd
 }
 
@@ -56,6 +69,10 @@ func (a *app) openScreen(ctx context.Context, name string, lines bool, prompt st
 	if name != "" && !home.Exists(name) {
 		return unknownSandbox(name)
 	}
+	settings, keys, err := loadScreen(home.Config)
+	if err != nil {
+		return err
+	}
 	cost := costs(home.Config)
 	if lines || a.io.Env("ACCESSIBLE") != "" || a.io.Env("TERM") == "dumb" || a.io.Env("TERM") == "" {
 		if name, err = onlyRunning(ctx, host, name); err != nil {
@@ -73,7 +90,7 @@ func (a *app) openScreen(ctx context.Context, name string, lines bool, prompt st
 	defer done()
 	sh, args := session.LoginShell()
 	return tui.Run(ctx, tui.Options{
-		Host: host, Name: name, Prompt: prompt, Shell: append([]string{sh}, args...), Cost: cost,
+		Host: host, Name: name, Prompt: prompt, Keys: keys, Notify: settings.Notify, Shell: append([]string{sh}, args...), Cost: cost,
 		Diff: func(ctx context.Context, sb vmm.Sandbox) (string, error) {
 			var patch bytes.Buffer
 			err := a.inWorkspace(ctx, sb.Name, func(w *workspace.Workspace, c *agentclient.Client) error {
@@ -84,6 +101,25 @@ func (a *app) openScreen(ctx context.Context, name string, lines bool, prompt st
 		},
 		Audit: func(sb vmm.Sandbox) string { return auditPath(home.SandboxDir(sb.Name)) },
 	})
+}
+
+// printKeys lists the keys of the screen as they are with the settings.
+func (a *app) printKeys() error {
+	home, err := a.home()
+	if err != nil {
+		return err
+	}
+	_, keys, err := loadScreen(home.Config)
+	if err != nil {
+		return err
+	}
+	var rows [][]string
+	for _, s := range keys.Sections() {
+		for _, e := range s.Entries {
+			rows = append(rows, []string{e.Action, strings.Join(e.Keys, ", "), e.Help})
+		}
+	}
+	return writeTable(a.io.Out, []string{"ACTION", "KEYS", "WHAT"}, rows)
 }
 
 // onlyRunning is the sandbox that is meant when none is named.

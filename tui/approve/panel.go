@@ -29,7 +29,10 @@ type AnswerMsg struct {
 // Panel shows the requests that wait, one at a time.
 type Panel struct {
 	// Now is the clock; tests have their own.
-	Now   func() time.Time
+	Now func() time.Time
+	// Label is how a key is called: "deny", "reason", "once", "session" or
+	// "everything".
+	Label func(action string) string
 	theme *theme.Theme
 
 	queue   []approval.Request
@@ -50,7 +53,10 @@ type Panel struct {
 }
 
 // New returns an empty panel.
-func New(t *theme.Theme) *Panel { return &Panel{Now: time.Now, theme: t} }
+func New(t *theme.Theme) *Panel {
+	first := map[string]string{"deny": "n", "reason": "r", "once": "y", "session": "s", "everything": "e"}
+	return &Panel{Now: time.Now, Label: func(action string) string { return first[action] }, theme: t}
+}
 
 // SetTheme changes the colours.
 func (p *Panel) SetTheme(t *theme.Theme) { p.theme = t }
@@ -222,6 +228,9 @@ func (p *Panel) typeReason(k tea.KeyPressMsg) tea.Cmd {
 	}
 	return p.Disturb()
 }
+
+// Typing tells whether characters are text: the reason of a denial.
+func (p *Panel) Typing() bool { return p.reasoning }
 
 // Paste is text that was pasted while the panel is open: it is no answer.
 func (p *Panel) Paste(text string) tea.Cmd {

@@ -56,11 +56,12 @@ func (p *Panel) View(w, h int) []string {
 	least := min(len(body), 3)
 	if len(top) > room-least {
 		top = top[:max(room-least, 1)]
-		more := "… e shows everything"
+		all := p.Label("everything") + " shows everything"
+		more := "… " + all
 		if n := len(p.subject.Warnings); n > 0 {
-			more = "! a warning, e shows everything"
+			more = "! a warning, " + all
 			if n > 1 {
-				more = fmt.Sprintf("! %d warnings, e shows everything", n)
+				more = fmt.Sprintf("! %d warnings, %s", n, all)
 			}
 		}
 		top[len(top)-1] = t.Alert.Render(more)
@@ -236,7 +237,7 @@ func (p *Panel) because(w int) []string {
 		}
 	}
 	if p.subject.Matches != "" {
-		lines := pane.Wrap("s remembers: "+p.subject.Matches, w)
+		lines := pane.Wrap(p.Label("session")+" remembers: "+p.subject.Matches, w)
 		if len(lines) > 2 {
 			lines = append(lines[:1:1], ansi.Truncate(lines[1], w-1, "")+"…")
 		}
@@ -267,18 +268,21 @@ func (p *Panel) buttons(w, h int, counts, allow bool) []string {
 		}
 		return t.Dim.Render(s)
 	}
-	reason, once, remember, all := "r deny with reason", "y allow once", "s "+p.subject.Remember, "e everything"
+	r, y, s, e := p.Label("reason"), p.Label("once"), p.Label("session"), p.Label("everything")
+	reason, once, remember, all := r+" deny with reason", y+" allow once", s+" "+p.subject.Remember, e+" everything"
 	switch {
 	case h < 9:
-		reason, once, remember, all = "r", "y", "s", "e"
+		reason, once, remember, all = r, y, s, e
 	case w < 50:
-		reason, once, remember, all = "r reason", "y once", "s session", "e all"
+		reason, once, remember, all = r+" reason", y+" once", s+" session", e+" all"
 	case w < 70:
-		remember = "s allow for the session"
+		remember = s + " allow for the session"
 	}
-	deny := t.Focus.Render("[ n Deny ]")
-	if !counts {
-		deny = t.Sel.Render("[ n Deny ]")
+	deny := "[ " + p.Label("deny") + " Deny ]"
+	if counts {
+		deny = t.Focus.Render(deny)
+	} else {
+		deny = t.Sel.Render(deny)
 	}
 	choices := []string{deny, able(counts, reason), able(allow, once), able(allow, remember), all}
 	var lines []string
