@@ -2,6 +2,7 @@ package controlclient
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -39,6 +40,16 @@ func peer(c net.Conn) (Identity, error) {
 	}
 	start, err := startOf(int(cred.Pid))
 	return Identity{PID: int(cred.Pid), Start: start}, err
+}
+
+// Listener is the process that serves the Unix socket at path.
+func Listener(ctx context.Context, path string) (Identity, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return Identity{}, err
+	}
+	defer c.Close()
+	return peer(c)
 }
 
 func startOf(pid int) (uint64, error) {

@@ -48,6 +48,31 @@ func (h *Home) Lock(ctx context.Context, name string) (*Lock, error) {
 	}
 }
 
+// LockChange is held by whoever changes a sandbox and its config together, so that the two stay of one mind when
+// several do. It waits for its turn until ctx ends; running sandboxes can be changed, so it is another lock than Lock's.
+func (h *Home) LockChange(ctx context.Context, name string) (*Lock, error) {
+	if err := ValidateName(name); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(h.SandboxDir(name), "change.lock")
+	for {
+		f, err := tryLock(path, syscall.LOCK_EX, os.O_CREATE)
+		switch {
+		case err == nil:
+			return &Lock{f: f, path: path}, nil
+		case errors.Is(err, os.ErrNotExist):
+			return nil, fmt.Errorf("%w: %q", ErrNotFound, name)
+		case !errors.Is(err, syscall.EWOULDBLOCK):
+			return nil, fmt.Errorf("change of sandbox %q: %w", name, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("sandbox %q is being changed by another process: %w", name, context.Cause(ctx))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
 // Unlock gives the lock back. The file stays: a process that already opened it would otherwise lock a
 // file that nobody sees.
 func (l *Lock) Unlock() error { return l.f.Close() }
