@@ -82,6 +82,7 @@ type machine struct {
 	device string // of the root file system, "" = the initramfs
 
 	initramfs int // descriptor of the root of the initramfs after the switch; 0 = none
+	memory    []*memoryMount
 }
 
 // root mounts the root file system and makes it the machine's.
@@ -107,8 +108,9 @@ func (m *machine) root(_ context.Context, b *wire.BootstrapPayload) error {
 	return nil
 }
 
-// ready goes on with what nobody has to wait for. The goroutine ends with the machine at the latest.
+// ready goes on with what nobody has to wait for. The goroutines end with the machine at the latest.
 func (m *machine) ready() {
+	go followMemory(m.memory)
 	if m.initramfs != 0 {
 		go lateModules(m.initramfs)
 	}
@@ -122,6 +124,7 @@ func (m *machine) setup(_ context.Context, b *wire.BootstrapPayload) error {
 	if err := mountRequested(b, virtual); err != nil {
 		return err
 	}
+	m.memory = memoryMounts(b)
 	if err := setHostname(b); err != nil {
 		return err
 	}
