@@ -31,6 +31,18 @@ func (r relayFiles) Open(ctx context.Context) (control.GuestFiles, error) {
 	return quietFiles{c}, nil
 }
 
+// dialledFiles is a way to a guest that is not ours: through its agent socket, as any client.
+type dialledFiles struct{ socket string }
+
+// Open connects.
+func (d dialledFiles) Open(ctx context.Context) (control.GuestFiles, error) {
+	c, err := agentclient.Dial(ctx, d.socket)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the guest: %w", err)
+	}
+	return quietFiles{c}, nil
+}
+
 type quietFiles struct{ c *agentclient.Client }
 
 func (q quietFiles) ReadFile(ctx context.Context, path string, most int) ([]byte, error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"msb/cmd/msb/progress"
+	"msb/controlclient"
 	"msb/protocol/control"
 	"msb/vmm"
 )
@@ -31,22 +32,25 @@ type liveView struct {
 }
 
 // live asks the runtime of a sandbox that runs.
-func (a *app) live(ctx context.Context, h *vmm.Host, sb vmm.Sandbox) (*liveView, error) {
-	c, err := controlOf(h, sb)
+func (t controlled) live(ctx context.Context) (*liveView, error) {
+	c, err := t.connect()
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
 	var v liveView
 	if v.Paused, err = c.Paused(ctx); err != nil {
-		return nil, controlError(sb, err)
+		var unknown *controlclient.ReplyError
+		if t.own != nil || !errors.As(err, &unknown) { // older stock runtimes have no pause
+			return nil, t.problem(err)
+		}
 	}
 	if v.Capabilities, err = c.Capabilities(ctx); err != nil {
-		return nil, controlError(sb, err)
+		return nil, t.problem(err)
 	}
 	mode, err := c.Mode(ctx)
 	if err != nil {
-		return nil, controlError(sb, err)
+		return nil, t.problem(err)
 	}
 	v.Protocol = mode.String()
 	// A machine without a size of its own refuses these.
@@ -82,31 +86,27 @@ func viewOf(sb vmm.Sandbox) sandboxView {
 func newInspectCmd(app *app) *cobra.Command {
 	var list listing
 	var live bool
+	var socket string
 	cmd := &cobra.Command{
 		Use:               "inspect NAME",
 		Short:             "Show everything about one sandbox",
 		Example:           "  msb inspect demo\n  msb inspect demo --json | jq -r .agent_socket",
-		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: app.completeNames(1),
 		RunE: interruptible(func(ctx context.Context, args []string) error {
 			asJSON, err := list.asJSON()
 			if err != nil {
 				return err
 			}
-			h, err := app.host()
+			t, err := app.controlled(ctx, args, socket)
 			if err != nil {
 				return err
 			}
-			sb, err := h.Inspect(ctx, args[0])
-			if errors.Is(err, vmm.ErrNotFound) {
-				return unknownSandbox(args[0])
+			if t.own == nil {
+				return inspectOther(ctx, app, t, live, asJSON)
 			}
-			if err != nil {
-				return err
-			}
-			v := viewOf(sb)
+			v := viewOf(*t.own)
 			if live {
-				if v.Live, err = app.live(ctx, h, sb); err != nil {
+				if v.Live, err = t.live(ctx); err != nil {
 					return err
 				}
 			}
@@ -118,6 +118,7 @@ func newInspectCmd(app *app) *cobra.Command {
 	}
 	list.flags(cmd, "")
 	cmd.Flags().BoolVar(&live, "live", false, "also ask its runtime for the size that it has now")
+	controlFlag(cmd, &socket)
 	return cmd
 }
 
@@ -152,20 +153,63 @@ func inspectTable(app *app, v sandboxView) error {
 	for _, s := range v.Secrets {
 		rows = append(rows, []string{"secret", fmt.Sprintf("%s for %s (%s)", s.Name, strings.Join(s.Hosts, ", "), s.From)})
 	}
-	if l := v.Live; l != nil {
-		if m := l.Memory; m != nil {
-			rows = append(rows, []string{"memory now", fmt.Sprintf("%d MiB, target %d MiB, fixed %d MiB, maximum %d MiB", m.CurrentMiB, m.TargetMiB, m.BootMiB, m.MaxMiB)})
-		}
-		if c := l.CPU; c != nil {
-			rows = append(rows, []string{"cpus now", fmt.Sprintf("%d, target %d, enforced %d, maximum %d", c.ActualOnline, c.RequestedOnline, c.Enforced, c.Possible)})
-		}
-		rows = append(rows, []string{"control", l.Protocol})
-	}
+	rows = append(rows, v.Live.rows()...)
 	for k, val := range v.Labels {
 		rows = append(rows, []string{"label", k + "=" + val})
 	}
 	for _, m := range v.Mounts {
 		rows = append(rows, []string{"mount", fmt.Sprintf("%s -> %s (%s, process %d)", m.Dir, m.Path, m.State, m.PID)})
 	}
+	return writeTable(app.io.Out, []string{"name", v.Name}, rows)
+}
+
+func (l *liveView) rows() (rows [][]string) {
+	if l == nil {
+		return nil
+	}
+	if m := l.Memory; m != nil {
+		rows = append(rows, []string{"memory now", fmt.Sprintf("%d MiB, target %d MiB, fixed %d MiB, maximum %d MiB", m.CurrentMiB, m.TargetMiB, m.BootMiB, m.MaxMiB)})
+	}
+	if c := l.CPU; c != nil {
+		rows = append(rows, []string{"cpus now", fmt.Sprintf("%d, target %d, enforced %d, maximum %d", c.ActualOnline, c.RequestedOnline, c.Enforced, c.Possible)})
+	}
+	return append(rows, []string{"control", l.Protocol})
+}
+
+// otherView is a sandbox that is not ours: only its runtime can be asked.
+type otherView struct {
+	Name          string    `json:"name"`
+	AgentSocket   string    `json:"agent_socket"`
+	ControlSocket string    `json:"control_socket"`
+	RuntimePID    int       `json:"runtime_pid"`
+	Live          *liveView `json:"live"`
+}
+
+func inspectOther(ctx context.Context, app *app, t controlled, live, asJSON bool) error {
+	if !live {
+		return &usageError{fmt.Errorf("%s is no sandbox of this msb: what there is to know of it has its own; --live asks its runtime", t.name)}
+	}
+	l, err := t.live(ctx)
+	if err != nil {
+		return err
+	}
+	who, err := t.runtime(ctx)
+	if err != nil {
+		return t.problem(err)
+	}
+	v := otherView{t.name, t.agent, t.socket, who.PID, l}
+	if asJSON {
+		return writeJSON(app.io.Out, v)
+	}
+	state := "running"
+	if l.Paused {
+		state = "paused"
+	}
+	rows := append([][]string{
+		{"state", state},
+		{"processes", fmt.Sprintf("runtime %d", v.RuntimePID)},
+		{"agent socket", v.AgentSocket},
+		{"control socket", v.ControlSocket},
+	}, l.rows()...)
 	return writeTable(app.io.Out, []string{"name", v.Name}, rows)
 }

@@ -3,7 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,7 +14,6 @@ import (
 	"msb/cmd/msb/progress"
 	"msb/controlclient"
 	"msb/protocol/control"
-	"msb/vmm"
 )
 
 // usage is what a sandbox uses, as metrics prints it: one look, and the rates since the look before.
@@ -51,49 +53,76 @@ func ratesOf(before, after control.Metrics) *rates {
 	return r
 }
 
+// metricsOptions are the flags of metrics.
+type metricsOptions struct {
+	list          listing
+	watch, follow bool
+	all           bool
+	sort          string
+	socket        string
+	interval      time.Duration
+}
+
 func newMetricsCmd(app *app) *cobra.Command {
-	var list listing
-	var watch, follow bool
-	interval := 2 * time.Second
+	o := metricsOptions{interval: 2 * time.Second}
 	cmd := &cobra.Command{
-		Use:   "metrics NAME",
-		Short: "Show the CPU, memory, disk and network that a sandbox uses",
-		Long: `Show what a sandbox uses, as its machine costs the host and as the guest counts it. It takes
-two looks, half a second apart, for the rates. --watch goes on and draws over itself, --follow
-prints a line (with --json an object) each time. Looking does not count as use of the sandbox.`,
-		Example:           "  msb metrics demo\n  msb metrics demo --watch\n  msb metrics demo --follow --json --interval 10s",
-		Args:              cobra.ExactArgs(1),
+		Use:   "metrics [NAME]",
+		Short: "Show the CPU, memory, disk and network that sandboxes use",
+		Long: `Show what a sandbox uses, as its machine costs the host and as the guest counts it; without
+NAME, what each of those that run does. It takes two looks, half a second apart, for the rates.
+--watch goes on and draws over itself, --follow prints a line (with --json an object) each time.
+Looking does not count as use of the sandbox.`,
+		Example:           "  msb metrics demo\n  msb metrics demo --watch\n  msb metrics --sort memory\n  msb metrics demo --follow --json --interval 10s",
 		ValidArgsFunction: app.completeNames(1),
-		RunE: interruptible(func(ctx context.Context, args []string) error {
-			asJSON, err := list.asJSON()
-			if err != nil {
-				return err
-			}
-			if interval < 100*time.Millisecond {
-				return &usageError{fmt.Errorf("--interval %s: at least 100ms", interval)}
-			}
-			h, sb, err := app.inspectOwn(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			c, err := controlOf(h, sb)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			w := &metricsWriter{app: app, name: sb.Name, json: asJSON, stream: watch || follow, redraw: watch && !asJSON && app.io.OutTTY()}
-			return w.run(ctx, c, sb, interval)
-		}),
+		RunE:              interruptible(func(ctx context.Context, args []string) error { return app.metrics(ctx, args, &o) }),
 	}
-	list.flags(cmd, "")
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on until interrupted, and draw over the lines before")
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until interrupted, one line each time")
-	cmd.Flags().Var(durationValue{&interval}, "interval", "how often, with --watch and --follow")
+	o.list.flags(cmd, "")
+	controlFlag(cmd, &o.socket)
+	cmd.Args = cobra.MaximumNArgs(1)
+	f := cmd.Flags()
+	f.BoolVarP(&o.watch, "watch", "w", false, "go on until interrupted, and draw over the lines before")
+	f.BoolVarP(&o.follow, "follow", "f", false, "go on until interrupted, one line each time")
+	f.Var(durationValue{&o.interval}, "interval", "how often, with --watch and --follow")
+	f.BoolVarP(&o.all, "all", "a", false, "all sandboxes that run, as without NAME")
+	f.StringVar(&o.sort, "sort", "name", "order of the sandboxes: "+strings.Join(metricsColumns, ", "))
+	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(metricsColumns, cobra.ShellCompDirectiveNoFileComp))
 	cmd.MarkFlagsMutuallyExclusive("watch", "follow")
 	return cmd
 }
 
-// metricsWriter prints looks.
+func (a *app) metrics(ctx context.Context, args []string, o *metricsOptions) error {
+	asJSON, err := o.list.asJSON()
+	if err != nil {
+		return err
+	}
+	switch {
+	case o.interval < 100*time.Millisecond:
+		return &usageError{fmt.Errorf("--interval %s: at least 100ms", o.interval)}
+	case !slices.Contains(metricsColumns, o.sort):
+		return &usageError{fmt.Errorf("--sort %q: there are %s", o.sort, strings.Join(metricsColumns, ", "))}
+	case len(args) > 0 && (o.all || o.socket != ""):
+		return &usageError{errors.New("give NAME, --socket or --all")}
+	}
+	if len(args) == 0 && o.socket == "" {
+		return a.metricsOfAll(ctx, o, asJSON)
+	}
+	t, err := a.controlled(ctx, args, o.socket)
+	if err != nil {
+		return err
+	}
+	c, err := t.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	w := &metricsWriter{app: a, name: t.name, json: asJSON, stream: o.watch || o.follow, redraw: o.watch && !asJSON && a.io.OutTTY()}
+	return w.run(ctx, c, t, o.interval)
+}
+
+// firstLook is the time between the two looks that the first rates are of.
+const firstLook = 500 * time.Millisecond
+
+// metricsWriter prints looks at one sandbox.
 type metricsWriter struct {
 	app    *app
 	name   string
@@ -103,12 +132,12 @@ type metricsWriter struct {
 	lines  int // drawn and to be drawn over
 }
 
-func (w *metricsWriter) run(ctx context.Context, c *controlclient.Connection, sb vmm.Sandbox, interval time.Duration) error {
-	before, err := c.Metrics(ctx)
+func (w *metricsWriter) run(ctx context.Context, c *controlclient.Connection, t controlled, interval time.Duration) error {
+	before, err := t.metrics(ctx, c)
 	if err != nil {
-		return controlError(sb, err)
+		return t.problem(err)
 	}
-	wait := 500 * time.Millisecond
+	wait := firstLook
 	for {
 		select {
 		case <-ctx.Done():
@@ -118,12 +147,12 @@ func (w *metricsWriter) run(ctx context.Context, c *controlclient.Connection, sb
 			return ctx.Err()
 		case <-time.After(wait):
 		}
-		after, err := c.Metrics(ctx)
+		after, err := t.metrics(ctx, c)
 		if ctx.Err() != nil && w.stream {
 			return nil
 		}
 		if err != nil {
-			return controlError(sb, err)
+			return t.problem(err)
 		}
 		if err := w.print(usage{w.name, after, ratesOf(before, after)}); err != nil || !w.stream {
 			return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"msb/cmd/msb/progress"
 	"msb/protocol/control"
 	"msb/vmm"
 	"msb/vmm/store"
@@ -32,6 +33,7 @@ type modifyOptions struct {
 	timeout           time.Duration
 	list              listing
 	quiet             bool
+	socket            string
 	refused           struct {
 		compact, rootDiskOnly  bool
 		layers, disk, rootDisk string
@@ -58,10 +60,9 @@ the next start it is read from the same source again. The guest never sees it.`,
   msb modify demo --secret API_KEY@api.example.com
   pass show api | msb modify demo --secret API_KEY@api.example.com --secret-from stdin
   msb modify demo --secret-rm API_KEY`,
-		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: app.completeNames(1),
 		RunE: interruptible(func(ctx context.Context, args []string) error {
-			return app.modify(ctx, args[0], &o)
+			return app.modify(ctx, args, &o)
 		}),
 	}
 	f := cmd.Flags()
@@ -84,6 +85,7 @@ the next start it is read from the same source again. The guest never sees it.`,
 	f.Var(durationValue{&o.timeout}, "timeout", "how long to wait for the guest")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "no progress")
 	o.list.flags(cmd, "")
+	controlFlag(cmd, &o.socket)
 	r := &o.refused
 	f.BoolVar(&r.compact, "compact", false, "")
 	f.BoolVar(&r.rootDiskOnly, "root-disk-only", false, "")
@@ -98,16 +100,21 @@ the next start it is read from the same source again. The guest never sees it.`,
 	return cmd
 }
 
-func (a *app) modify(ctx context.Context, name string, o *modifyOptions) error {
+func (a *app) modify(ctx context.Context, args []string, o *modifyOptions) error {
 	asJSON, err := o.list.asJSON()
 	if err != nil {
 		return err
 	}
-	h, sb, err := a.inspectOwn(ctx, name)
+	t, err := a.controlled(ctx, args, o.socket)
 	if err != nil {
 		return err
 	}
-	p, err := a.planChanges(sb, o)
+	var p *plan
+	if t.own == nil {
+		p, err = planOther(t.name, o)
+	} else {
+		p, err = a.planChanges(*t.own, o)
+	}
 	if err != nil {
 		return err
 	}
@@ -120,33 +127,43 @@ func (a *app) modify(ctx context.Context, name string, o *modifyOptions) error {
 		}
 	}
 	steps := a.steps(o.quiet || asJSON)
-	if p.live {
-		if err := a.modifyLive(ctx, h, sb, p, o, steps); err != nil {
-			return err
-		}
-	} else if err := p.save(h, everything); err != nil {
-		return err
+	switch {
+	case p.live:
+		err = p.apply(ctx, t, o, steps)
+	default:
+		err = a.modifyStopped(ctx, t, p, o.restart, steps)
 	}
-	if o.restart && sb.Running() {
-		steps.Note("sandbox", name+": shutting down")
-		err := h.Stop(ctx, name, vmm.StopOptions{})
-		steps.End()
-		if err != nil && !errors.Is(err, vmm.ErrNotRunning) && !errors.Is(err, vmm.ErrForced) {
-			return err
-		}
-		if sb, err = startSandbox(ctx, h, name, steps); err != nil {
-			return err
-		}
-		if err := a.giveOnce(ctx, h, sb, p, steps); err != nil {
-			return err
-		}
-	} else if !p.live && len(p.changes) > 0 {
-		steps.Line("sandbox", "%s: changed%s", name, map[bool]string{true: ", from the next start on", false: ""}[sb.Running()])
+	if err != nil {
+		return err
 	}
 	if asJSON {
 		return a.showPlan(p, true)
 	}
 	return nil
+}
+
+// modifyStopped changes the config of a sandbox of ours, and restarts it with that where it runs and it was asked for.
+func (a *app) modifyStopped(ctx context.Context, t controlled, p *plan, restart bool, steps *progress.Steps) error {
+	h := t.host
+	if err := p.save(h, everything); err != nil {
+		return err
+	}
+	if !restart || !t.own.Running() {
+		steps.Line("sandbox", "%s: changed%s", t.name, map[bool]string{true: ", from the next start on", false: ""}[t.own.Running()])
+		return nil
+	}
+	steps.Note("sandbox", t.name+": shutting down")
+	err := h.Stop(ctx, t.name, vmm.StopOptions{})
+	steps.End()
+	if err != nil && !errors.Is(err, vmm.ErrNotRunning) && !errors.Is(err, vmm.ErrForced) {
+		return err
+	}
+	sb, err := startSandbox(ctx, h, t.name, steps)
+	if err != nil {
+		return err
+	}
+	t.own, t.socket = &sb, sb.ControlSocket
+	return p.giveOnce(ctx, t, steps)
 }
 
 // planned is one change, as modify prints it.
@@ -177,15 +194,22 @@ type modified struct {
 	CPU    *control.CPUState    `json:"cpu,omitempty"`
 }
 
+// refuse says why flags of a stock msb do nothing here.
+func (o *modifyOptions) refuse() error {
+	switch r := o.refused; {
+	case r.compact || r.layers != "" || r.disk != "" || r.rootDiskOnly:
+		return &usageError{errors.New("modify cannot compact disks: a sandbox's disk is one sparse file; `fstrim /` in the sandbox gives freed blocks back")}
+	case r.rootDisk != "":
+		return &usageError{fmt.Errorf("the root disk of a sandbox keeps its size; make a new one with `msb create --root-disk %s`", r.rootDisk)}
+	}
+	return nil
+}
+
 // planChanges checks the flags against the sandbox before anything is touched.
 func (a *app) planChanges(sb vmm.Sandbox, o *modifyOptions) (*plan, error) {
 	usage := func(format string, args ...any) (*plan, error) { return nil, &usageError{fmt.Errorf(format, args...)} }
-	r := o.refused
-	switch {
-	case r.compact || r.layers != "" || r.disk != "" || r.rootDiskOnly:
-		return usage("modify cannot compact disks: a sandbox's disk is one sparse file; `fstrim /` in the sandbox gives freed blocks back")
-	case r.rootDisk != "":
-		return usage("the root disk of a sandbox keeps its size; make a new one with `msb create --root-disk %s`", r.rootDisk)
+	if err := o.refuse(); err != nil {
+		return nil, err
 	}
 	p := &plan{name: sb.Name, live: sb.State == store.Running && !o.nextStart && !o.restart, remove: o.secretsRemove}
 	if sb.Running() && !p.live && sb.State != store.Running {

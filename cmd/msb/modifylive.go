@@ -10,7 +10,6 @@ import (
 	"msb/cmd/msb/progress"
 	"msb/controlclient"
 	"msb/protocol/control"
-	"msb/vmm"
 	"msb/vmm/secrets"
 )
 
@@ -18,62 +17,77 @@ func named(name string) func(secrets.Declaration) bool {
 	return func(d secrets.Declaration) bool { return d.Name == name }
 }
 
-// modifyLive changes a sandbox that runs, and its config with what was accepted.
-func (a *app) modifyLive(ctx context.Context, h *vmm.Host, sb vmm.Sandbox, p *plan, o *modifyOptions, steps *progress.Steps) error {
-	c, err := controlOf(h, sb)
+// apply changes a sandbox that runs, and its config with what was accepted. Only one process at a time does, so that
+// the two are of one mind. The config of a sandbox that is not ours is not touched.
+func (p *plan) apply(ctx context.Context, t controlled, o *modifyOptions, steps *progress.Steps) error {
+	c, err := t.connect()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	if p.memory > 0 {
-		m, err := c.SetMemoryTarget(ctx, uint64(p.memory))
-		if err != nil {
-			return controlError(sb, err)
-		}
-		p.result.Memory = &m
-	}
-	if p.cpus > 0 {
-		s, err := c.SetCPUTarget(ctx, uint32(p.cpus))
-		if err != nil {
-			if p.memory > 0 { // that much is done and stays
-				err = errors.Join(err, p.save(h, func(what string) bool { return what == "memory" }))
-			}
-			return controlError(sb, err)
-		}
-		p.result.CPU = &s
-	}
-	// The config first: the runtime takes a new secret only when it is declared there.
-	if err := p.save(h, everything); err != nil {
-		return err
-	}
-	if err := p.updateSecrets(ctx, c, sb, steps); err != nil {
+	if err := p.applyLocked(ctx, c, t, steps); err != nil {
 		return err
 	}
 	if !o.noWait {
 		if err := p.converge(ctx, c, o.timeout, steps); err != nil {
-			return controlError(sb, err)
+			return t.problem(err)
 		}
 	}
 	p.report(steps, o.noWait)
 	return nil
 }
 
+func (p *plan) applyLocked(ctx context.Context, c *controlclient.Connection, t controlled, steps *progress.Steps) error {
+	keep := func(func(what string) bool) error { return nil }
+	if t.own != nil {
+		lock, err := t.host.Home.LockChange(ctx, t.name)
+		if err != nil {
+			return err
+		}
+		defer lock.Unlock()
+		keep = func(accepted func(what string) bool) error { return p.save(t.host, accepted) }
+	}
+	if p.memory > 0 {
+		m, err := c.SetMemoryTarget(ctx, uint64(p.memory))
+		if err != nil {
+			return t.problem(err)
+		}
+		p.result.Memory = &m
+	}
+	if p.cpus > 0 {
+		s, err := c.SetCPUTarget(ctx, uint32(p.cpus))
+		if err != nil {
+			err = t.problem(err)
+			if p.memory > 0 { // that much is done and stays
+				err = errors.Join(err, keep(func(what string) bool { return what == "memory" }))
+			}
+			return err
+		}
+		p.result.CPU = &s
+	}
+	// The config first: the runtime takes a new secret only when it is declared there.
+	if err := keep(everything); err != nil {
+		return err
+	}
+	return p.updateSecrets(ctx, c, t, steps)
+}
+
 // giveOnce gives the values that have no source to a sandbox that was started with the changes.
-func (a *app) giveOnce(ctx context.Context, h *vmm.Host, sb vmm.Sandbox, p *plan, steps *progress.Steps) error {
+func (p *plan) giveOnce(ctx context.Context, t controlled, steps *progress.Steps) error {
 	p.secrets = slices.DeleteFunc(p.secrets, func(s credential) bool { return !s.From.IsZero() })
 	p.remove = nil // the config has none of them any more
 	if len(p.secrets) == 0 {
 		return nil
 	}
-	c, err := controlOf(h, sb)
+	c, err := t.connect()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	return p.updateSecrets(ctx, c, sb, steps)
+	return p.updateSecrets(ctx, c, t, steps)
 }
 
-func (p *plan) updateSecrets(ctx context.Context, c *controlclient.Connection, sb vmm.Sandbox, steps *progress.Steps) error {
+func (p *plan) updateSecrets(ctx context.Context, c *controlclient.Connection, t controlled, steps *progress.Steps) error {
 	var changes []control.Change
 	for _, s := range p.secrets {
 		changes = append(changes,
@@ -88,10 +102,10 @@ func (p *plan) updateSecrets(ctx context.Context, c *controlclient.Connection, s
 	}
 	r, err := c.UpdateSecrets(ctx, changes)
 	if err == nil && r.Error != nil {
-		err = fmt.Errorf("change %d of %d failed and those before it stay: %w", r.AppliedCount+1, len(changes), r.Error)
+		return fmt.Errorf("%s: change %d of %d failed and those before it stay: %s", t.name, r.AppliedCount+1, len(changes), r.Error.Message)
 	}
 	if err != nil {
-		return controlError(sb, err)
+		return t.problem(err)
 	}
 	for _, s := range p.secrets {
 		steps.Line("secret", "%s: held for %v", s.Name, s.Hosts)

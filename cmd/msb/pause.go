@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -30,24 +31,32 @@ func newResumeCmd(app *app) *cobra.Command {
 
 func pauseCommand(app *app, cmd *cobra.Command, done string, do func(*controlclient.Connection, context.Context) error) *cobra.Command {
 	var quiet bool
-	cmd.Args = cobra.ExactArgs(1)
+	var socket, flush string
 	cmd.ValidArgsFunction = app.completeNames(1)
 	cmd.RunE = interruptible(func(ctx context.Context, args []string) error {
-		h, sb, err := app.inspectOwn(ctx, args[0])
+		if flush != "" {
+			return &usageError{errors.New("--guest-flush: a paused sandbox keeps what it has in memory, so nothing is flushed for it; run `sync` in it before, if its disk is to have everything")}
+		}
+		t, err := app.controlled(ctx, args, socket)
 		if err != nil {
 			return err
 		}
-		c, err := controlOf(h, sb)
+		c, err := t.connect()
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		if err := controlError(sb, do(c, ctx)); err != nil {
+		if err := t.problem(do(c, ctx)); err != nil {
 			return fmt.Errorf("%s %w", cmd.Name(), err)
 		}
-		app.steps(quiet).Line("sandbox", "%s: %s", sb.Name, done)
+		app.steps(quiet).Line("sandbox", "%s: %s", t.name, done)
 		return nil
 	})
+	controlFlag(cmd, &socket)
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "say nothing but errors")
+	if cmd.Name() == "pause" {
+		cmd.Flags().StringVar(&flush, "guest-flush", "", "")
+		_ = cmd.Flags().MarkHidden("guest-flush")
+	}
 	return cmd
 }

@@ -17,7 +17,7 @@ import (
 // Metrics takes one look. A guest that does not answer is left out.
 func (r *Resources) Metrics(ctx context.Context) (control.Metrics, error) {
 	m := control.Metrics{TimeNanos: uint64(time.Since(epoch)), Paused: r.Paused()}
-	m.Machine = machineUse(r.p.VM.PID(), r.p.Disk)
+	m.Machine = MachineUse(r.p.VM.PID(), r.p.Disk)
 	if size, err := r.size(ctx); err == nil {
 		memory, cpu := r.memoryState(size), r.cpuState(size)
 		m.Memory, m.CPU = &memory, &cpu
@@ -29,7 +29,7 @@ func (r *Resources) Metrics(ctx context.Context) (control.Metrics, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
-	if g, err := guestMetrics(ctx, r.p.Guest); err == nil {
+	if g, err := GuestMetrics(ctx, r.p.Guest); err == nil {
 		m.Guest = &g
 	}
 	return m, nil
@@ -38,9 +38,9 @@ func (r *Resources) Metrics(ctx context.Context) (control.Metrics, error) {
 // epoch is where TimeNanos counts from.
 var epoch = time.Now()
 
-// machineUse reads what the host's kernel says about the machine's process.
-// What cannot be read is 0.
-func machineUse(pid int, disk string) control.MachineUse {
+// MachineUse reads what the host's kernel says about the machine's process and
+// its disk ("" = none). What cannot be read is 0.
+func MachineUse(pid int, disk string) control.MachineUse {
 	var u control.MachineUse
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	if b, err := os.ReadFile(dir + "stat"); err == nil {
@@ -64,8 +64,8 @@ func machineUse(pid int, disk string) control.MachineUse {
 // tick is the unit of CPU time in /proc, on every Linux that Go runs on.
 const tick = uint64(time.Second / 100)
 
-// guestMetrics reads the guest's /proc.
-func guestMetrics(ctx context.Context, guest Guest) (g control.GuestMetrics, err error) {
+// GuestMetrics reads the guest's /proc.
+func GuestMetrics(ctx context.Context, guest Guest) (g control.GuestMetrics, err error) {
 	files, err := guest.Open(ctx)
 	if err != nil {
 		return g, err

@@ -327,7 +327,7 @@ func TestGuestMetrics(t *testing.T) {
 		"/proc/diskstats": " 254 0 vda 1 0 10 0 2 0 20 0 0 0 0\n 254 1 vda1 1 0 10 0 2 0 20 0 0 0 0\n 7 0 loop0 1 0 10 0 2 0 20 0 0\n",
 		"/proc/net/dev":   "Inter-| Receive\n face |bytes\n    lo: 5 0 0 0 0 0 0 0 5 0\n  eth0: 100 0 0 0 0 0 0 0 200 0\n",
 	}}
-	g, err := guestMetrics(t.Context(), k)
+	g, err := GuestMetrics(t.Context(), k)
 	want := control.GuestMetrics{UptimeNanos: 12.5e9, CPUs: 2, CPUBusyNanos: 1.6e9, MemoryTotalBytes: 1000 << 10, MemoryAvailableBytes: 600 << 10,
 		DiskReadBytes: 5120, DiskWrittenBytes: 10240, NetReceivedBytes: 100, NetSentBytes: 200}
 	if err != nil || g != want {
@@ -336,7 +336,7 @@ func TestGuestMetrics(t *testing.T) {
 	for path := range k.texts { // nonsense does no harm
 		k.texts[path] = strings.Repeat("-1 cpu ::: \xff 99999999999999999999999 ", 100)
 	}
-	if _, err := guestMetrics(t.Context(), k); err != nil {
+	if _, err := GuestMetrics(t.Context(), k); err != nil {
 		t.Error(err)
 	}
 }
