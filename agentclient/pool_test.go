@@ -206,8 +206,8 @@ func TestNothingLeft(t *testing.T) {
 			t.Errorf("%d streams", n)
 		}
 	})
-	for i := 0; runtime.NumGoroutine() > before; i++ {
-		if i > 2000 {
+	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > before; {
+		if time.Now().After(end) {
 			buf := make([]byte, 1<<20)
 			t.Fatalf("goroutines left:\n%s", buf[:runtime.Stack(buf, true)])
 		}

@@ -321,7 +321,7 @@ func TestTimeoutKeepsThePlaceInFlight(t *testing.T) {
 			c.Write(withID(all["memory_state"].raw, raw[4:8]))
 		}
 	})
-	c, err := Dial(t.Context(), r.path, WithRequestTimeout(50*time.Millisecond))
+	c, err := Dial(t.Context(), r.path, WithRequestTimeout(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

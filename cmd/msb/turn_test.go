@@ -113,19 +113,20 @@ func TestTurnEndsInTime(t *testing.T) {
 	home := turnHome(t)
 	idle := sit(t, home, nil, "approvals", "x") // someone who could answer, and does not
 	idle.sees("waiting for requests")
-	cmd := exec.Command(filepath.Join(suite.bin, "msb"), "turn", "x", "--prompt", "look around", "--approve", "ask", "--timeout", "1s")
-	cmd.Env = testEnv(home)
-	begun := time.Now()
-	out, err := cmd.CombinedOutput()
-	if code := cmd.ProcessState.ExitCode(); code != exitTimeout {
-		t.Errorf("exit code %d, %v\n%s", code, err, out)
+	for timeout := time.Second; ; timeout *= 3 {
+		cmd := exec.Command(filepath.Join(suite.bin, "msb"), "turn", "x", "--prompt", "look around", "--approve", "ask", "--timeout", timeout.String())
+		cmd.Env = testEnv(home)
+		out, err := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != exitTimeout {
+			t.Fatalf("exit code %d, %v\n%s", code, err, out)
+		}
+		if strings.Contains(idle.screen(), choice) || timeout > patience/3 { // a busy machine may come to ask too late
+			break
+		}
 	}
 	idle.sees("it is no longer waiting")
 	idle.types("\x03")
 	exits(t, idle, exitOK)
-	if took := time.Since(begun); took > 30*time.Second {
-		t.Errorf("it took %s", took)
-	}
 }
 
 // oldGuest is a turn agent of an earlier version that dials the host.

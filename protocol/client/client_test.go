@@ -73,8 +73,8 @@ func connect(t *testing.T, ids IDSpace) (*Client[*toy], net.Conn) {
 	t.Cleanup(func() {
 		c.Close()
 		b.Close()
-		for i := 0; runtime.NumGoroutine() > goroutines; i++ {
-			if i > 1000 {
+		for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > goroutines; {
+			if time.Now().After(end) {
 				buf := make([]byte, 1<<20)
 				t.Fatalf("goroutines left:\n%s", buf[:runtime.Stack(buf, true)])
 			}
