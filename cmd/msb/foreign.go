@@ -33,7 +33,7 @@ func (o *rpcOptions) flags(cmd *cobra.Command) {
 	_ = cmd.MarkFlagFilename("rpc-config")
 }
 
-// accept tells the guest its session and secret, in a file of mode 0600, and waits for it to dial.
+// accept tells the guest its session and secret, in a file of mode 0600 that is removed after it has dialled.
 func (o *rpcOptions) accept(ctx context.Context, a *app, c turnrpc.GuestConfig) (io.ReadWriteCloser, error) {
 	l, err := turn.Listen(o.socket)
 	if err != nil {
@@ -51,6 +51,7 @@ func (o *rpcOptions) accept(ctx context.Context, a *app, c turnrpc.GuestConfig) 
 	if err := store.WriteFile(path, append(b, '\n'), 0o600); err != nil {
 		return nil, fmt.Errorf("the guest's configuration: %w", err)
 	}
+	defer os.Remove(path) // it has been read, or never will be
 	fmt.Fprintf(a.io.Err, "waiting for a guest at %s; its configuration is %s\n", o.socket, path)
 	return l.Accept(ctx)
 }

@@ -1,16 +1,12 @@
 package main
 
 import (
-	"encoding/json"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"msb/protocol/turnrpc"
 )
 
 // turnHome is a home with a running sandbox x that has a project.
@@ -127,83 +123,4 @@ func TestTurnEndsInTime(t *testing.T) {
 	idle.sees("it is no longer waiting")
 	idle.types("\x03")
 	exits(t, idle, exitOK)
-}
-
-// oldGuest is a turn agent of an earlier version that dials the host.
-func oldGuest(t *testing.T, socket string, version int) <-chan error {
-	t.Helper()
-	done := make(chan error, 1)
-	go func() {
-		var config turnrpc.GuestConfig
-		for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-			b, err := os.ReadFile(socket + ".json")
-			if err == nil {
-				err = json.Unmarshal(b, &config)
-			}
-			if err == nil {
-				break
-			}
-			if time.Now().After(end) {
-				done <- err
-				return
-			}
-		}
-		c, err := net.Dial("unix", socket)
-		if err != nil {
-			done <- err
-			return
-		}
-		defer c.Close()
-		send := func(f *turnrpc.Frame, err error) {
-			var b []byte
-			if err == nil {
-				b, err = turnrpc.Append(nil, f)
-			}
-			if err == nil {
-				c.Write(b)
-			}
-		}
-		send(turnrpc.Call("hello", "hello", turnrpc.Hello{
-			SessionID: config.SessionID, Capability: config.Capability, ImageID: "old", Protocol: version, GuestReady: true,
-		}))
-		for {
-			f, err := turnrpc.Read(c)
-			if err != nil {
-				done <- nil
-				return
-			}
-			if f.Method == turnrpc.MethodListFiles {
-				send(turnrpc.Respond(f.ID, turnrpc.ListFilesResult{Paths: []string{"old\x1bfile"}}))
-			}
-		}
-	}()
-	return done
-}
-
-func TestForeignGuestOfAnOldVersion(t *testing.T) {
-	home, err := newHome(false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, tc := range []struct {
-		args []string
-		code int
-		want string
-	}{
-		{[]string{"probe"}, exitOK, "protocol 1, image old"},
-		{[]string{"probe"}, exitOK, `old\x1bfile`},
-		{[]string{"turn", "--prompt", "hi"}, exitFailure, "guest protocol too old"},
-	} {
-		socket := filepath.Join(t.TempDir(), "s")
-		done := oldGuest(t, socket, 1)
-		cmd := exec.Command(filepath.Join(suite.bin, "msb"), append(tc.args, "--rpc-socket", socket)...)
-		cmd.Env = testEnv(home)
-		out, _ := cmd.CombinedOutput()
-		if code := cmd.ProcessState.ExitCode(); code != tc.code || !strings.Contains(string(out), tc.want) {
-			t.Errorf("%v: exit code %d\n%s", tc.args, code, out)
-		}
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}
 }
