@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"msb/vmm/store"
 )
 
 // contender is a file system that shows the directory backing of this host.
@@ -49,9 +47,6 @@ func (b *bench) mounts(ctx context.Context) error {
 		return err
 	}
 	defer b.command(context.WithoutCancel(ctx), "rm", "-f", name)
-	if err := b.grow(ctx, name); err != nil {
-		return err
-	}
 	backing, err := b.backing(ctx, name)
 	if err != nil {
 		return err
@@ -107,22 +102,6 @@ func (b *bench) mounts(ctx context.Context) error {
 	}
 	printMounts(tasks, all, took)
 	return nil
-}
-
-// grow makes the sandbox's file system as large as its disk where the sandbox
-// could not do it itself, as in a container.
-func (b *bench) grow(ctx context.Context, name string) error {
-	home, err := store.Open()
-	if err != nil {
-		return err
-	}
-	if err := b.command(ctx, "stop", name); err != nil {
-		return err
-	}
-	if err := command(ctx, "resize2fs", "-f", filepath.Join(home.SandboxDir(name), "disk.ext4")); err != nil {
-		return err
-	}
-	return b.command(ctx, "start", name)
 }
 
 // backing finds the sandbox's /home/dev on this host.

@@ -12,6 +12,15 @@ import (
 // ext4ResizeFS is EXT4_IOC_RESIZE_FS: the new size of a mounted file system in blocks.
 const ext4ResizeFS = 0x40086610
 
+// growMounted is growExt4 for a size that the host asked for: 0 asks only how large everything is.
+func growMounted(dir, device string, wanted uint64) (filesystem, deviceSize uint64, err error) {
+	if wanted == 0 {
+		blocks, blockSize, deviceSize, err := ext4Size(device)
+		return blocks * blockSize, deviceSize, err
+	}
+	return growExt4(dir, device, wanted)
+}
+
 // growExt4 makes the file system mounted at dir as large as asked, at most as large as its device; 0 asks for all of
 // it. It never shrinks. It returns both sizes in bytes as they are then.
 func growExt4(dir, device string, wanted uint64) (filesystem, deviceSize uint64, err error) {

@@ -137,11 +137,7 @@ func (m *machine) growRoot(size uint64) (filesystem, device uint64, err error) {
 	if m.device == "" {
 		return 0, 0, errors.New("the root file system is not on a disk")
 	}
-	if size == 0 {
-		blocks, blockSize, device, err := ext4Size(m.device)
-		return blocks * blockSize, device, err
-	}
-	return growExt4("/", m.device, size)
+	return growMounted("/", m.device, size)
 }
 
 // linkSelf puts this binary at selfPath. The file is bound, not copied: it costs no memory.

@@ -98,6 +98,7 @@ func enterNamespaces(control, bulk, listener int, device string) int {
 // sandbox is a guest in namespaces.
 type sandbox struct {
 	device string
+	disk   *os.File // the device, which the sandbox has no name for
 	reaper *exec.Reaper
 	cgroup string
 	rooted bool
@@ -173,6 +174,10 @@ func (s *sandbox) root(_ context.Context, b *wire.BootstrapPayload) error {
 		return fmt.Errorf("a place for the root file system: %w", err)
 	}
 	if err := mountRoot(&root, dir); err != nil {
+		return err
+	}
+	var err error
+	if s.disk, err = os.Open(root.Device); err != nil {
 		return err
 	}
 	if err := mountAll(dir, sandboxMounts); err != nil {
@@ -279,7 +284,7 @@ func ownCgroup() string {
 }
 
 func (s *sandbox) growRoot(size uint64) (filesystem, device uint64, err error) {
-	return 0, 0, errors.New("the process engine's disks keep their size")
+	return growMounted("/", fmt.Sprintf("/proc/self/fd/%d", s.disk.Fd()), size)
 }
 
 // stop ends what is left and writes the disk out. The mounts go with the namespaces.

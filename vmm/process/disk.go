@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CreateDisk copies base: by sharing its blocks where the file system can (XFS, btrfs), else only what is no hole. The
-// copy appears at path complete or not at all.
+// CreateDisk copies base: by sharing its blocks where the file system can (XFS, btrfs), else only what is no hole. A
+// file system of kind ext4 in it grows to sizeBytes. The copy appears at path complete or not at all.
 func (e *Engine) CreateDisk(ctx context.Context, base, path string, sizeBytes int64) (err error) {
 	defer func() {
 		if err != nil {
@@ -52,6 +52,11 @@ func (e *Engine) CreateDisk(ctx context.Context, base, path string, sizeBytes in
 	}
 	if err := dst.Truncate(sizeBytes); err != nil {
 		return err
+	}
+	if sizeBytes > st.Size() {
+		if err := growExt4(ctx, dst); err != nil {
+			return err
+		}
 	}
 	if err := ctx.Err(); err != nil {
 		return err
