@@ -114,6 +114,16 @@ func (ds *directs) take(ctx context.Context) *direct {
 	return ds.open(ctx)
 }
 
+// usable tells whether take may find a connection.
+func (ds *directs) usable() bool {
+	if ds == nil {
+		return false
+	}
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	return !ds.closed && (len(ds.all) > 0 || time.Since(ds.failed) >= directRetry)
+}
+
 // open makes a connection.
 func (ds *directs) open(ctx context.Context) *direct {
 	ctx, stop := context.WithTimeout(ctx, directDial)

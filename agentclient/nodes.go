@@ -321,7 +321,12 @@ func (n *Nodes) ReadAt(ctx context.Context, handle agent.NodeRef, p []byte, off 
 	}
 	if len(p) <= agent.MaxNodeInline {
 		if d := n.c.directs.Load().take(ctx); d != nil {
-			return d.readAt(ctx, handle, p, off)
+			m, err := d.readAt(ctx, handle, p, off)
+			var lost *lostDirect
+			if !errors.As(err, &lost) {
+				return m, err
+			}
+			// It may be asked again, and the other way tells why it fails.
 		}
 	}
 	if len(p) >= n.c.cfg.readBulk && n.c.takeBulk() {
@@ -410,6 +415,9 @@ func (n *Nodes) WriteAt(ctx context.Context, handle agent.NodeRef, p []byte, off
 	}
 	return total, nil
 }
+
+// Direct tells whether requests may go on direct connections now.
+func (n *Nodes) Direct() bool { return n.c.directs.Load().usable() }
 
 // Upload writes all of r at off and returns how many bytes the guest confirmed.
 func (n *Nodes) Upload(ctx context.Context, handle agent.NodeRef, r io.Reader, off int64, flags uint32) (int64, error) {

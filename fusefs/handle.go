@@ -212,6 +212,8 @@ func (h *handle) upload(ctx context.Context, r io.Reader, off int64) error {
 	return err
 }
 
+func (h *handle) whole() bool { return false }
+
 func (h *handle) stored() { h.s.changed(h.n) }
 
 func (h *handle) dropped() { h.s.forgetPages(h.n.id) }

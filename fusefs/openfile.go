@@ -663,6 +663,12 @@ func (f *openFile) writeAt(ctx context.Context, p []byte, off int64) error {
 	return err
 }
 
+// whole: a direct connection takes the largest piece at once.
+func (f *openFile) whole() bool {
+	c, err := f.s.conn()
+	return err == nil && c.Direct()
+}
+
 // upload stores a stream of data.
 func (f *openFile) upload(ctx context.Context, r io.Reader, off int64) error {
 	c, ref, err := f.remote(ctx)

@@ -20,6 +20,8 @@ const (
 type sink interface {
 	writeAt(ctx context.Context, p []byte, off int64) error
 	upload(ctx context.Context, r io.Reader, off int64) error
+	// whole tells whether writeAt is the better way for large pieces too.
+	whole() bool
 	// fail notes that data could not be stored, failure returns it.
 	fail(error)
 	failure() error
@@ -286,7 +288,7 @@ func (r *writeRun) send() error {
 		return err
 	}
 	defer r.s.bulk.Release(1)
-	if len(r.cur.buf) <= smallWrite {
+	if len(r.cur.buf) <= smallWrite || r.to.whole() {
 		err := r.to.writeAt(ctx, r.cur.buf, r.off)
 		r.free()
 		return err

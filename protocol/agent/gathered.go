@@ -87,6 +87,20 @@ var (
 	readTail   = []byte("\x65errno\x00")
 )
 
+// AroundRead makes the response to a request of one read whose size bytes of
+// data come from elsewhere: they belong between head and tail, which are valid
+// until the next frame is made.
+func (g *Gathered) AroundRead(id uint32, size int) (head, tail []byte) {
+	b := append(g.b[:0], make([]byte, frame.Overhead)...)
+	b = append(append(b, readHead...), 0, 0, 0, 0)
+	start := len(b)
+	b = record.AppendHead(append(b, readMiddle...), record.Bytes, uint64(size))
+	binary.BigEndian.PutUint32(b[start-4:], uint32(len(b)-start+size+len(readTail)))
+	frame.PutHeader(b, id, NodeResponse.Flags(), len(b)-frame.Overhead+size+len(readTail))
+	g.b, g.data = b, nil
+	return b, readTail
+}
+
 // ReadTail is the size of what follows the data in the body that ReadData knows.
 const ReadTail = 7
 

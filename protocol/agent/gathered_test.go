@@ -61,7 +61,11 @@ func TestReadData(t *testing.T) {
 		if err := g.Response(3, &NodeResponsePayload{Results: []NodeResult{&NodeBytesResult{Data: data}}}); err != nil {
 			t.Fatal(err)
 		}
-		body := written(&g)[frame.Overhead:]
+		whole := bytes.Clone(written(&g))
+		if head, tail := g.AroundRead(3, size); !bytes.Equal(whole, bytes.Join([][]byte{head, data, tail}, nil)) {
+			t.Errorf("%d bytes: AroundRead differs from Response", size)
+		}
+		body := whole[frame.Overhead:]
 		start, n, ok := ReadData(body[:min(len(body), 64)], len(body))
 		if !ok || n != size || !bytes.Equal(body[start:start+n], data) || !IsReadTail(body[start+n:]) {
 			t.Fatalf("%d bytes: found %d at %d, %v", size, n, start, ok)

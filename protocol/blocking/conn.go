@@ -67,9 +67,11 @@ func (c *Conn) SetTimeout(read, write time.Duration) error {
 	return unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &t)
 }
 
-// SetBuffer asks for a size of the socket's buffer for what is written.
+// SetBuffer asks for a size of the socket's buffer for what is written. Only root gets more than the system's limit.
 func (c *Conn) SetBuffer(size int) {
-	_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, size)
+	if forceBuffer(c.fd, size) != nil {
+		_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, size)
+	}
 }
 
 // Read is io.Reader.

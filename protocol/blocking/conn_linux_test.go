@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -52,6 +53,40 @@ func TestParts(t *testing.T) {
 	}()
 	got, err := io.ReadAll(b)
 	if err != nil || !bytes.Equal(got, append(append([]byte("head "), big...), " tail"...)) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSendFile(t *testing.T) {
+	a, b := pair(t)
+	data := bytes.Repeat([]byte("0123456789"), 200<<10)
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	done := make(chan error, 1)
+	go func() {
+		n, err := a.SendFile(int(f.Fd()), 5, len(data)-10)
+		if err != nil || n != len(data)-10 {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+		n, err = a.SendFile(int(f.Fd()), int64(len(data)-3), 10)
+		a.Shutdown()
+		if n == 3 && err == io.EOF {
+			err = nil
+		}
+		done <- err
+	}()
+	want := append(bytes.Clone(data[5:len(data)-5]), data[len(data)-3:]...)
+	if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 	if err := <-done; err != nil {

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package blocking
+
+import "errors"
+
+func forceBuffer(int, int) error { return errors.ErrUnsupported }
