@@ -65,19 +65,19 @@ func origin(u *url.URL) string {
 	return u.Scheme + "://" + net.JoinHostPort(strings.ToLower(u.Hostname()), port)
 }
 
-// bearer gives the token of a request. renew asks for another one, since the
-// last was refused; it fails if there is no other.
-type bearer func(ctx context.Context, renew bool) (creds.Secret, error)
+// bearer gives the token of a request. With one that was refused it gives
+// another, or fails if there is no other.
+type bearer func(ctx context.Context, refused *creds.Secret) (creds.Secret, error)
 
 // bearer returns where the tokens of the server come from.
 func (s *server) bearer(known *secrets) bearer {
-	return func(ctx context.Context, renew bool) (creds.Secret, error) {
+	return func(ctx context.Context, refused *creds.Secret) (creds.Secret, error) {
 		var secret creds.Secret
 		var err error
 		switch {
 		case s.conf.Credential == nil:
-			secret, err = s.loginToken(ctx, renew)
-		case renew:
+			secret, err = s.loginToken(ctx, refused)
+		case refused != nil:
 			err = &LoginError{Server: s.conf.Name}
 		default:
 			secret, err = s.b.o.Credentials.Resolve(ctx, *s.conf.Credential)
@@ -136,8 +136,9 @@ func (p *pinned) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // send adds the token, and tries once more with another when it is refused.
 func (p *pinned) send(ctx context.Context, req *http.Request) (*http.Response, error) {
-	for renew := false; ; renew = true {
-		token, err := p.bearer(ctx, renew)
+	var refused *creds.Secret
+	for {
+		token, err := p.bearer(ctx, refused)
 		if err != nil {
 			if req.Body != nil {
 				req.Body.Close()
@@ -149,7 +150,7 @@ func (p *pinned) send(ctx context.Context, req *http.Request) (*http.Response, e
 		if !token.Empty() {
 			sent.Header.Set("Authorization", "Bearer "+token.Reveal())
 		}
-		if renew && req.GetBody != nil {
+		if refused != nil && req.GetBody != nil {
 			if sent.Body, err = req.GetBody(); err != nil {
 				return nil, err
 			}
@@ -159,9 +160,10 @@ func (p *pinned) send(ctx context.Context, req *http.Request) (*http.Response, e
 			return res, err
 		}
 		res.Body.Close()
-		if renew || req.Body != nil && req.GetBody == nil {
+		if refused != nil || req.Body != nil && req.GetBody == nil {
 			return nil, p.refused
 		}
+		refused = &token
 	}
 }
 

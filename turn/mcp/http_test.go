@@ -221,6 +221,8 @@ type authServer struct {
 	refresh    string
 	methods    string
 	foreign    string // resource_metadata at another origin
+	late       int    // all refusals but the first wait until serial is another; 0: none waits
+	refusals   int
 }
 
 func newAuthServer(t *testing.T) *authServer {
@@ -242,6 +244,7 @@ func newAuthServer(t *testing.T) *authServer {
 		}
 		a.mu.Unlock()
 		if !ok {
+			a.refuseLate()
 			w.Header().Set("WWW-Authenticate", `Bearer resource_metadata="`+place+`", scope="issues:read"`)
 			w.WriteHeader(http.StatusUnauthorized)
 			return
@@ -306,6 +309,18 @@ func newAuthServer(t *testing.T) *authServer {
 	return a
 }
 
+// refuseLate holds up a refusal as long as late says.
+func (a *authServer) refuseLate() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refusals++
+	for first := a.refusals == 1; !first && a.late > 0 && a.serial == a.late; {
+		a.mu.Unlock()
+		time.Sleep(time.Millisecond)
+		a.mu.Lock()
+	}
+}
+
 // browser logs in as a user would.
 func browser(t *testing.T) func(string) error {
 	return func(u string) error {
@@ -352,7 +367,7 @@ func TestLogin(t *testing.T) {
 
 	// A token that is refused, and one that has expired, are renewed once.
 	a.mu.Lock()
-	a.access = "revoked"
+	a.access, a.late, a.refusals = "revoked", a.serial, 0
 	a.mu.Unlock()
 	var wait sync.WaitGroup
 	for range 4 {
@@ -366,6 +381,9 @@ func TestLogin(t *testing.T) {
 	if len(a.forms) != 2 || a.forms[1].Get("grant_type") != "refresh_token" || a.forms[1].Get("resource") == "" {
 		t.Errorf("%d token requests", len(a.forms))
 	}
+	a.mu.Lock()
+	a.late = 0
+	a.mu.Unlock()
 	l, err := r.store.Login("svc")
 	if err != nil || l.Refresh.Reveal() != a.refresh {
 		t.Errorf("the new refresh token is not stored: %v", err)

@@ -20,22 +20,24 @@ import (
 const early = 30 * time.Second
 
 // loginToken is the token of the server's login; empty if there is none. An old
-// one is renewed, and so is one that was refused if renew is set.
-func (s *server) loginToken(ctx context.Context, renew bool) (creds.Secret, error) {
+// one is renewed, and so is the one that was refused; refused is nil when none was.
+func (s *server) loginToken(ctx context.Context, refused *creds.Secret) (creds.Secret, error) {
 	var none creds.Secret
 	if s.b.o.Credentials == nil {
-		return s.anonymous(renew)
+		return s.anonymous(refused != nil)
 	}
 	l, err := s.b.o.Credentials.Login(s.conf.Name)
 	switch {
 	case errors.Is(err, creds.ErrNotFound), err == nil && l.Server != s.conf.URL:
-		return s.anonymous(renew)
+		return s.anonymous(refused != nil)
 	case err != nil:
 		return none, err
-	case !renew && !expired(l):
+	case refused == nil && !expired(l):
 		return l.Access, nil
+	case refused == nil:
+		refused = &l.Access
 	}
-	return s.renew(ctx, l.Access)
+	return s.renew(ctx, *refused)
 }
 
 // anonymous is no token, unless the server wants one.
