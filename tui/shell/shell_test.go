@@ -12,6 +12,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
 )
 
 // local runs a program of this machine on a terminal.
@@ -34,7 +35,18 @@ func start(argv ...string) Opener {
 		if err != nil {
 			return nil, err
 		}
-		return &local{f, cmd, func(rows, cols uint16) error { return pty.Setsize(f, &pty.Winsize{Rows: rows, Cols: cols}) }}, nil
+		raw, err := f.SyscallConn() // which may be used while it is closed
+		if err != nil {
+			return nil, err
+		}
+		return &local{f, cmd, func(rows, cols uint16) (err error) {
+			if cerr := raw.Control(func(fd uintptr) {
+				err = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
+			}); cerr != nil {
+				return cerr
+			}
+			return err
+		}}, nil
 	}
 }
 
