@@ -3,8 +3,6 @@ package agentclient
 import (
 	"fmt"
 	"os"
-
-	"golang.org/x/sys/unix"
 )
 
 // spool is the part of an output that did not fit into memory: an unlinked
@@ -48,8 +46,7 @@ func (s *spool) took(n int) {
 		_ = s.f.Truncate(0) // only gives room back
 		s.r, s.w, s.hole = 0, 0, 0
 	case s.r-s.hole >= step:
-		// A file system without holes keeps the bytes until the end is reached.
-		_ = unix.Fallocate(int(s.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, s.hole, s.r-s.hole)
+		punch(s.f, s.hole, s.r-s.hole)
 		s.hole = s.r
 	}
 }

@@ -90,7 +90,7 @@ func (s *base) mountOptions() *fuse.MountOptions {
 		MaxReadAhead:      chunkSize,
 		MaxBackground:     64,
 		DirectMountStrict: os.Geteuid() == 0,
-		DirectMountFlags:  syscall.MS_NOSUID | syscall.MS_NODEV,
+		DirectMountFlags:  mountInert,
 		ExtraCapabilities: fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_DIRECT_IO_ALLOW_MMAP,
 		Logger:            slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 		PanicHandler: func(reason any) fuse.Status {
@@ -103,7 +103,7 @@ func (s *base) mountOptions() *fuse.MountOptions {
 	}
 	if s.opts.ReadOnly {
 		if o.DirectMountStrict {
-			o.DirectMountFlags |= syscall.MS_RDONLY
+			o.DirectMountFlags |= mountReadOnly
 		} else {
 			o.Options = append(o.Options, "ro")
 		}
