@@ -283,7 +283,7 @@ func (l *live) run(ctx context.Context, cancel func(), name, text string, o Turn
 		})
 	}()
 	if full != nil {
-		err = full
+		err, result.Canceled = full, false // nobody wanted it
 	}
 	end := endEvent(name, result, err)
 	l.mu.Lock() // who sees the end can start the next turn

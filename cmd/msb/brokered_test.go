@@ -17,12 +17,10 @@ import (
 // requests to the model's server, and nowhere else.
 var canary = "sk-canary-" + randomHex(12)
 
-// brokeredHome is a home with a running virtual machine x, a project in it, and two profiles at a model server, one of
-// each interface.
-func brokeredHome(t *testing.T, s *modelServer) string {
+// brokeredHome makes a prepared home one with a running sandbox x, a project in it, and two profiles at a model server,
+// one of each interface.
+func brokeredHome(t *testing.T, home, engine string, s *modelServer) {
 	t.Helper()
-	needVM(t)
-	home := preparedHome(t)
 	key := filepath.Join(home, "key")
 	settings := fmt.Sprintf(`models:
   - {name: gpt, provider: openai, model: gpt-test, base_url: %[1]s/v1, loopback: true, retries: 0, credential: {source: file, name: %[2]s}}
@@ -36,8 +34,7 @@ func brokeredHome(t *testing.T, s *modelServer) string {
 			t.Fatal(err)
 		}
 	}
-	mustMSB(t, home, "up", "x", "--image", "tiny", "-m", "256M", "--engine", "qemu", "--workspace", filepath.Join(home, "project"), "--no-mount", "--no-shell")
-	return home
+	mustMSB(t, home, "up", "x", "--image", "tiny", "-m", "256M", "--engine", engine, "--workspace", filepath.Join(home, "project"), "--no-mount", "--no-shell")
 }
 
 // turnResult is what a turn printed and how it ended.
@@ -98,8 +95,10 @@ func writePolicy(t *testing.T, home, rules string) string {
 // Both interfaces, in a virtual machine: tool calls in parallel, an approval each way, usage, and a key that stays where
 // it is.
 func TestTurnWithAModelServer(t *testing.T) {
+	needVM(t)
 	s := serveModel(t, canary)
-	home := brokeredHome(t, s)
+	home := preparedHome(t)
+	brokeredHome(t, home, "qemu", s)
 	policy := writePolicy(t, home, "  - allow: {command: \"cat README && touch ran\"}\n  - allow: {server: demo, tool: search_issues}\n")
 	work := []modelStep{
 		{text: "I look at two things.", calls: []modelCall{{"read_file", `{"path":"README"}`}, {"demo__search_issues", `{"query":"demo"}`}, {"list_files", `{"path":"."}`}}},

@@ -32,6 +32,7 @@ type modelStep struct {
 	calls []modelCall
 	// status other than 0 is an error; its body repeats the key, as careless servers do.
 	status int
+	before func() // is called before the answer begins
 	// hang leaves the answer without an end until the client goes away; hanging is told when the text is out.
 	hang    bool
 	hanging chan<- struct{}
@@ -81,13 +82,17 @@ func (s *modelServer) seen() (results [][]string, tools []string) {
 // take notes a request and returns the step to play.
 func (s *modelServer) take(results, tools []string) modelStep {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.results, s.tools = append(s.results, results), tools
-	if s.asked >= len(s.steps) {
-		return modelStep{text: "I have nothing more to do."}
+	step := modelStep{text: "I have nothing more to do."}
+	if s.asked < len(s.steps) {
+		step = s.steps[s.asked]
+		s.asked++
 	}
-	s.asked++
-	return s.steps[s.asked-1]
+	s.mu.Unlock()
+	if step.before != nil {
+		step.before()
+	}
+	return step
 }
 
 // refused answers what is not a stream; it tells whether it did.
