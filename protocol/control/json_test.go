@@ -112,6 +112,9 @@ func TestErrorsDoNotQuoteSecrets(t *testing.T) {
 		`{"op":"secrets_update","changes":[{"change":"rotate","name":"A","value":"hunter2`,
 		`{"op":"secrets_update","changes":[{"change":"remove","name":"A","value":"hunter2"}]}`,
 		`{"op":"secrets_update","changes":[{"change":"hunter2x","name":"A","value":hunter2}]}`,
+		`{"op":"secrets_update","changes":[{"change":"hunter2","name":"A","value":"v"}]}`,
+		`{"op":"secrets_update","changes":["hunter2"]}`,
+		`{"op":"secrets_update","hunter2":1,"hunter2":2}`,
 	} {
 		if _, err := ParseRequest([]byte(line)); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", line, err)

@@ -128,7 +128,7 @@ func (c Change) Check() error {
 	case ChangeSetAllowedHosts:
 		ok = c.Value == nil && c.Hosts != nil
 	default:
-		return record.Malformed("unknown secret change %q", c.Change)
+		return record.Malformed("unknown secret change") // not quoted: it may be a value in the wrong place
 	}
 	if !ok {
 		return record.Malformed("the fields of secret change %q do not fit it", c.Change)

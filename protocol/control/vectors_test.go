@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fxamacker/cbor/v2"
+
 	"msb/protocol/frame"
 	"msb/protocol/record"
 )
@@ -187,4 +189,33 @@ func FuzzStrict(f *testing.F) {
 			t.Fatalf("our own encoding does not decode: %v", err)
 		}
 	})
+}
+
+// A value in a place where it does not belong is not quoted by the error.
+func TestStrictErrorsDoNotQuoteSecrets(t *testing.T) {
+	const value = "hunter2-hunter2-hunter2"
+	type m = map[string]any
+	for name, payload := range map[string]any{
+		"value of the wrong type": m{"changes": []m{{"change": "rotate", "name": "A", "value": []string{value}}}},
+		"kind":                    m{"changes": []m{{"change": value, "name": "A"}}},
+		"with remove":             m{"changes": []m{{"change": "remove", "name": "A", "value": value}}},
+		"as hosts":                m{"changes": []m{{"change": "set_allowed_hosts", "name": "A", "hosts": value}}},
+		"as the change":           m{"changes": []any{value}},
+		"as changes":              m{"changes": value},
+		"without a name":          m{"changes": []m{{"change": "rotate", "value": value}}},
+		"as a number":             m{"total_mib": value},
+		"as everything":           value,
+	} {
+		b, err := cbor.Marshal(payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range [][]byte{b, append(bytes.Clone(b), value...), b[:len(b)-1]} {
+			for _, into := range []any{new(SecretsUpdate), new(MemoryTarget)} {
+				if err := record.DecodeStrict(b, into); err != nil && strings.Contains(err.Error(), value[:7]) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		}
+	}
 }
