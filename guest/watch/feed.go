@@ -20,6 +20,8 @@ const (
 	messageBytes = 48 << 10
 	// gather is how long changes wait for company after others were sent.
 	gather = 2 * time.Millisecond
+	// ownRest is how long nothing is read after changes that are all the mount's own.
+	ownRest = 3 * time.Millisecond
 )
 
 // feed is one watch.
@@ -42,6 +44,7 @@ type feed struct {
 	asked   uint64 // how often somebody wanted to know that everything is read
 	read    uint64 // asked, as it was when everything was read last
 	moved   chan struct{}
+	slow    bool   // the host let somebody wait in vain, and has not caught up since
 	ended   bool
 	why     unix.Errno
 	message string
@@ -221,8 +224,19 @@ func (f *feed) readAll() {
 			f.mu.Unlock()
 		default:
 			alone := f.svc.actors.alone(f.who, f.since.Load())
-			f.group.each(b, func(c change) { f.take(c, alone) })
-			f.signal()
+			news := false
+			f.group.each(b, func(c change) { news = f.take(c, alone) || news })
+			if news {
+				f.signal()
+				continue
+			}
+			// A mount that works hard would wake this goroutine with each of its own changes.
+			rest := time.NewTimer(ownRest)
+			select {
+			case <-rest.C:
+			case <-f.stop:
+			}
+			rest.Stop()
 		}
 	}
 }
@@ -234,24 +248,27 @@ func (f *feed) signal() {
 	}
 }
 
-// take notes a change.
-func (f *feed) take(c change, alone bool) {
+// take notes a change, and tells whether the host is to hear of it.
+func (f *feed) take(c change, alone bool) (news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch at := placeOf(&c.WatchEvent); {
 	case c.overflow:
 		f.loseLocked()
+		return true
 	case c.own && alone, !f.who.Knows(f.group.dev, c.Dir) && !f.who.Knows(f.group.dev, c.Node):
+		return false
 	case len(f.order) >= maxPending:
 		f.loseLocked()
 	default:
 		if i, ok := f.places[at]; ok {
 			f.order[i].Change |= c.Change
-			return
+			return true
 		}
 		f.places[at] = len(f.order)
 		f.order = append(f.order, c.WatchEvent)
 	}
+	return true
 }
 
 func (f *feed) loseLocked() {
@@ -264,14 +281,16 @@ func (f *feed) acknowledge(seq uint64) {
 	defer f.mu.Unlock()
 	if seq > f.seen && seq <= f.seq {
 		f.seen = seq
+		f.slow = f.slow && f.seen < f.seq
 		f.movedLocked()
 	}
 }
 
-// settle waits until the host has seen every change up to now, or late is closed.
+// settle waits until the host has seen every change up to now, or late is closed. It does not wait for a host that was
+// late the last time and has not caught up.
 func (f *feed) settle(late <-chan struct{}) {
 	f.mu.Lock()
-	if !f.begun || f.ended {
+	if !f.begun || f.ended || f.slow {
 		f.mu.Unlock()
 		return
 	}
@@ -295,6 +314,9 @@ func (f *feed) settle(late <-chan struct{}) {
 		select {
 		case <-moved:
 		case <-late:
+			f.mu.Lock()
+			f.slow = f.seen < f.seq
+			f.mu.Unlock()
 			return
 		}
 	}
