@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// row is one line of the table. ratio is ours against the baseline; for times
-// less is better, for rates more.
+// row is one line of the table. ratio is ours against the baseline, 0 for
+// none; for times less is better, for rates more.
 type row struct {
 	what, ours, baseline string
 	ratio                float64
@@ -19,9 +19,13 @@ type row struct {
 }
 
 func printTable(rows []row) {
-	fmt.Printf("\n%-34s %14s %14s %8s  %s\n", "", "msb", "baseline", "ratio", "aim")
+	fmt.Printf("\n%-36s %14s %14s %8s  %s\n", "", "msb", "baseline", "ratio", "aim")
 	for _, r := range rows {
-		fmt.Printf("%-34s %14s %14s %8.2f  %s\n", r.what, r.ours, r.baseline, r.ratio, r.aim)
+		ratio := ""
+		if r.ratio > 0 {
+			ratio = fmt.Sprintf("%.2f", r.ratio)
+		}
+		fmt.Printf("%-36s %14s %14s %8s  %s\n", r.what, r.ours, r.baseline, ratio, r.aim)
 	}
 }
 
@@ -37,9 +41,11 @@ func rateRow(what string, size int64, ours, baseline time.Duration, aim string) 
 	return row{what, rate(ours), rate(baseline), float64(baseline) / float64(ours), aim}
 }
 
-func median(d []time.Duration) time.Duration {
+func median(d []time.Duration) time.Duration { return percentile(d, 50) }
+
+func percentile(d []time.Duration, n int) time.Duration {
 	s := slices.Sorted(slices.Values(d))
-	return s[len(s)/2]
+	return s[len(s)*n/100]
 }
 
 func cpuModel() string {
