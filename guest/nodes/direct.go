@@ -83,10 +83,13 @@ type direct struct {
 	body  *buffer // of the request
 	data  *buffer // what a read returns; nil: none was used
 	out   agent.Gathered
+
+	thread thread
 }
 
 // serve answers requests until the connection ends or what comes is none.
 func (d *direct) serve() {
+	d.thread.take(&d.svc.root)
 	if d.conn.SetTimeout(firstRequest, answerTime) != nil {
 		return
 	}

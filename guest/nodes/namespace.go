@@ -21,7 +21,7 @@ func (r *request) makeEntry(ref agent.NodeRef, raw []byte, mode uint32, call fun
 	}
 	defer r.done(n)
 	err = r.svc.maker.run(mode, func() error {
-		return r.as(func() error { return call(dir, name) })
+		return r.owned(func() error { return call(dir, name) })
 	})
 	if err != nil {
 		return nil, err

@@ -123,7 +123,7 @@ func (r *request) create(op *agent.NodeCreate) (agent.NodeResult, error) {
 	mode := op.Mode & modeBits
 	var fd int
 	err = r.svc.maker.run(mode, func() error {
-		return r.as(func() (err error) {
+		return r.owned(func() (err error) {
 			fd, err = unix.Openat(dir, name, flags|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
 			return err
 		})

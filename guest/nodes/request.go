@@ -281,8 +281,24 @@ func (r *request) handle(ref agent.NodeRef) (*handle, error) {
 	return nil, unix.EBADF
 }
 
-// as runs a system call as who the request names.
+// as runs a system call with the permissions of who the request names.
 func (r *request) as(call func() error) error {
+	if r.direct != nil && r.direct.thread.mine() {
+		return r.direct.thread.run(r.who, false, func() error { return retry(call) })
+	}
+	return r.exactly(call)
+}
+
+// owned is as for a call that makes a file, which then belongs to who the request names.
+func (r *request) owned(call func() error) error {
+	if r.direct != nil && r.direct.thread.mine() {
+		return r.direct.thread.run(r.who, true, func() error { return retry(call) })
+	}
+	return r.exactly(call)
+}
+
+// exactly runs a system call on a thread that others use before and after.
+func (r *request) exactly(call func() error) error {
 	if r.who == nil {
 		return retry(call)
 	}
