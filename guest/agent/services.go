@@ -37,7 +37,7 @@ type tcpService interface {
 }
 
 // settlePatience is how long the end of a command waits for mounts to see what it changed.
-const settlePatience = 100 * time.Millisecond
+const settlePatience = 500 * time.Millisecond
 
 // sender is the services' way out.
 type sender struct{ a *server }
