@@ -8,7 +8,6 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"msb/protocol/control"
 	"msb/tui/approve"
 	"msb/tui/compose"
 	"msb/tui/conversation"
@@ -33,9 +32,10 @@ const (
 	tabFiles
 	tabEvents
 	tabBoxes
+	tabSettings
 )
 
-var tabNames = []string{"turns", "shell", "files", "events", "boxes"}
+var tabNames = []string{"turns", "shell", "files", "events", "boxes", "settings"}
 
 // App is the screen. All its state is changed in Update; what takes time runs
 // in commands and connections.
@@ -64,26 +64,25 @@ type App struct {
 	pager     *pager
 	dialog    *dialog
 
-	boxes     []vmm.Sandbox
-	listed    bool
-	listErr   string
-	chosen    int
-	busy      map[string]string // box: what is being done with it
-	box       vmm.Sandbox       // the one that is open
-	turns     *link.Turns
-	unwatch   context.CancelFunc
-	up        bool
-	down      string
-	models    []string
-	sessions  []turn.Info
-	session   string // id; "": none yet
-	starting  bool   // a question is on its way
-	stopping  bool   // the user stopped the turn
-	queued    []string
-	lastAsked string
-	cpu       []float64
-	last      *control.Metrics
-	metrics   *control.Metrics
+	boxes       []vmm.Sandbox
+	listed      bool
+	listErr     string
+	chosen      int
+	busy        map[string]string // box: what is being done with it
+	box         vmm.Sandbox       // the one that is open
+	turns       *link.Turns
+	unwatch     context.CancelFunc
+	up          bool
+	down        string
+	models      []string
+	sessions    []turn.Info
+	session     string // id; "": none yet
+	starting    bool   // a question is on its way
+	stopping    bool   // the user stopped the turn
+	queued      []string
+	lastAsked   string
+	use         map[string]*usage      // of the sandboxes that are looked at
+	boxSessions map[string][]turn.Info // of sandboxes in the list
 
 	conv      *conversation.Conversation
 	comp      *compose.Composer
@@ -99,6 +98,8 @@ type App struct {
 	keptKnown bool
 	zoom      bool // the shell has the whole screen
 	files     *files.Tree
+	settings  settingsList
+	model     string // of the next session; "": the default
 	events    *eventLog
 }
 
@@ -109,6 +110,7 @@ type (
 		err  error
 	}
 	refreshMsg struct{}
+	sayMsg     string   // for the last line
 	trimMsg    struct{} // memory is short: what is in the transcript need not be held
 	frameMsg   time.Time
 	doneMsg    struct { // something that was asked for has ended
@@ -146,7 +148,7 @@ type (
 // newApp returns the screen before anything is known.
 func newApp(ctx context.Context, o Options) *App {
 	t := theme.New(true)
-	a := &App{o: o, keymap: o.Keys, ctx: ctx, theme: t, clock: time.Now, now: time.Now(), busy: make(map[string]string),
+	a := &App{o: o, keymap: o.Keys, ctx: ctx, theme: t, clock: time.Now, now: time.Now(), busy: make(map[string]string), use: make(map[string]*usage), boxSessions: make(map[string][]turn.Info),
 		conv: conversation.New(t), comp: compose.New(t, commands), panel: approve.New(t), events: newEventLog()}
 	if a.keymap == nil {
 		a.keymap = keymap.Default()
@@ -248,6 +250,16 @@ func (a *App) update(m tea.Msg) tea.Cmd {
 		return a.keptShells(m)
 	case files.Msg:
 		return a.filesMsg(m)
+	case sayMsg:
+		a.say(string(m), nil)
+	case boxSessionsMsg:
+		a.boxSessions[m.box] = m.list
+	case settingsMsg:
+		a.gotSettings(m)
+	case settingsDoneMsg:
+		return a.settingsDone(m)
+	case loginMsg:
+		a.pager = newPager("log in to "+m.name, m.text, false)
 	case notifiedMsg:
 		a.notifying = false
 		a.say("", m.err)
@@ -332,9 +344,7 @@ func (a *App) linked(m tea.Msg) tea.Cmd {
 		}
 		return cmd
 	case link.MetricsMsg:
-		if m.Box == a.box.Name {
-			a.measured(m.Metrics)
-		}
+		a.used(m)
 	}
 	return nil
 }
@@ -390,19 +400,6 @@ func (a *App) attach(i turn.Info) {
 	a.turns.Follow(i.ID, a.conv.Seq())
 }
 
-// measured keeps what the sparkline shows.
-func (a *App) measured(m control.Metrics) {
-	if a.last != nil && m.TimeNanos > a.last.TimeNanos {
-		use := float64(m.Machine.CPUNanos-min(a.last.Machine.CPUNanos, m.Machine.CPUNanos)) / float64(m.TimeNanos-a.last.TimeNanos)
-		a.cpu = append(a.cpu, use/float64(max(a.box.CPUs, 1)))
-		if len(a.cpu) > 8 {
-			a.cpu = a.cpu[1:]
-		}
-	}
-	a.last = &m
-	a.metrics = &m
-}
-
 // open makes a sandbox the one on the screen.
 func (a *App) open(sb vmm.Sandbox) tea.Cmd {
 	a.closeBox()
@@ -426,7 +423,6 @@ func (a *App) connect() {
 	ctx, cancel := context.WithCancel(a.ctx)
 	a.unwatch = cancel
 	box := a.box
-	a.work.Go(func() { link.Watch(ctx, box.Name, box.ControlSocket, a.send) })
 	a.work.Go(func() { link.Shells(ctx, box.Name, box.ShellsSocket, a.send) })
 }
 
@@ -438,7 +434,7 @@ func (a *App) closeBox() {
 		a.turns = nil
 		a.unwatch()
 	}
-	a.up, a.down, a.cpu, a.last, a.metrics = false, "", nil, nil, nil
+	a.up, a.down = false, ""
 	a.kept, a.keptKnown = nil, false
 	a.files.Close(&a.work)
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -12,7 +14,9 @@ import (
 	"msb/controlclient"
 	"msb/tui/files"
 	"msb/tui/foreign"
+	"msb/tui/link"
 	"msb/tui/pane"
+	"msb/turn"
 	"msb/vmm"
 	"msb/vmm/store"
 )
@@ -45,6 +49,7 @@ func (a *App) listedBoxes(m boxesMsg) tea.Cmd {
 		return nil
 	}
 	a.boxes = m.list
+	defer a.watchUsage()
 	a.chosen = max(0, min(a.chosen, len(a.boxes)-1))
 	if first && a.box.State == "" {
 		return a.openFirst()
@@ -109,6 +114,10 @@ func (a *App) openFirst() tea.Cmd {
 
 // boxKey is a key in the list.
 func (a *App) boxKey(k tea.KeyPressMsg) tea.Cmd {
+	if k.String() == "n" {
+		a.newBox()
+		return nil
+	}
 	if len(a.boxes) == 0 {
 		return nil
 	}
@@ -116,12 +125,16 @@ func (a *App) boxKey(k tea.KeyPressMsg) tea.Cmd {
 	switch k.String() {
 	case "up", "k":
 		a.chosen = max(0, a.chosen-1)
+		return a.readSessions()
 	case "down", "j":
 		a.chosen = min(len(a.boxes)-1, a.chosen+1)
+		return a.readSessions()
 	case "home", "g":
 		a.chosen = 0
+		return a.readSessions()
 	case "end", "G":
 		a.chosen = len(a.boxes) - 1
+		return a.readSessions()
 	case "enter":
 		a.tab = tabTurns
 		if sb.Name != a.box.Name || a.box.State == "" {
@@ -231,7 +244,15 @@ func (a *App) viewBoxes(w, h int) []string {
 			mark = t.Accent.Render("▸") + " "
 		}
 		left := fmt.Sprintf("%s%-16s %s", mark, sb.Name, style.Render("● "+pane.Fit(state, 10)))
-		mid := fmt.Sprintf(" %-12s %d cpu  %5d MiB  %-8s", engine, sb.CPUs, sb.MemoryMiB, sb.Image)
+		cpu, mem := "", ""
+		u := a.use[sb.Name]
+		if u != nil {
+			cpu, mem = spark(u.cpu), spark(u.memory)
+		}
+		mid := fmt.Sprintf(" %-11s %d cpu %-8s  %s %-8s", engine, sb.CPUs, cpu, pane.Fit(u.memoryText(sb), 13), mem)
+		if w < 80 {
+			mid = fmt.Sprintf(" %d cpu %-8s %d MiB %-8s", sb.CPUs, cpu, sb.MemoryMiB, mem)
+		}
 		var mounts []string
 		for _, m := range sb.Mounts {
 			mounts = append(mounts, foreign.Text(m.Dir))
@@ -252,11 +273,94 @@ func (a *App) viewBoxes(w, h int) []string {
 		if sb.Net {
 			net = "on"
 		}
-		for _, f := range [][2]string{{"image", sb.Image}, {"disk", files.Size(uint64(max(sb.RootDisk, 0)))}, {"network", net},
-			{"user", sb.User}, {"guest agent", fmt.Sprintf("generation %d, %s", sb.Generation, sb.AgentVersion)},
+		var dirs []string
+		for _, m := range sb.Mounts {
+			dirs = append(dirs, m.Dir+" shows "+m.GuestPath)
+		}
+		for _, f := range [][2]string{{"image", sb.Image}, {"mounts", strings.Join(dirs, ", ")}, {"disk", files.Size(uint64(max(sb.RootDisk, 0)))}, {"network", net},
+			{"user", sb.User}, {"sessions", sessionsText(a.boxSessions[sb.Name])}, {"guest agent", fmt.Sprintf("generation %d, %s", sb.Generation, sb.AgentVersion)},
 			{"created", sb.Created.Local().Format("2006-01-02 15:04")}, {"folder", sb.Directory}} {
 			out = append(out, t.Dim.Render(fmt.Sprintf("  %-12s ", f[0]))+foreign.Text(f[1]))
 		}
 	}
 	return pane.Block(out, w, h)
+}
+
+// sessionsText is the agent's sessions of a sandbox in one line.
+func sessionsText(list []turn.Info) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	var names []string
+	for i, s := range list {
+		if i == 3 {
+			names = append(names, fmt.Sprintf("and %d more", len(list)-3))
+			break
+		}
+		name := s.Name
+		if name == "" {
+			name = s.ID[:min(8, len(s.ID))]
+		}
+		names = append(names, fmt.Sprintf("%s (%s, %d turns)", name, s.State, s.Turns))
+	}
+	return strings.Join(names, ", ")
+}
+
+// readSessions reads the sessions of the sandbox under the cursor.
+func (a *App) readSessions() tea.Cmd {
+	if a.chosen >= len(a.boxes) || a.boxes[a.chosen].State != store.Running {
+		return nil
+	}
+	ctx, sb := a.ctx, a.boxes[a.chosen]
+	return func() tea.Msg {
+		list, err := link.SessionsOf(ctx, sb.TurnSocket)
+		return boxSessionsMsg{sb.Name, list, err}
+	}
+}
+
+// newBox asks for what a new sandbox shall be.
+func (a *App) newBox() {
+	create := a.o.Create
+	if create == nil {
+		a.say("", errors.New("`msb create` makes sandboxes"))
+		return
+	}
+	images := []string{"debian"}
+	if a.o.Images != nil {
+		if list := a.o.Images(); len(list) > 0 {
+			images = list
+		}
+	}
+	image := images[0]
+	if slices.Contains(images, "debian") {
+		image = "debian"
+	}
+	send := a.send
+	a.dialog = form("A new sandbox", []*field{
+		{name: "name", hint: "letters, digits and dashes"},
+		{name: "image", value: image, choices: images, hint: "one that msb can build is built first, which takes a while"},
+		{name: "cpus", value: fmt.Sprint(vmm.DefaultCPUs)},
+		{name: "memory", value: fmt.Sprint(vmm.DefaultMemoryMiB), hint: "in MiB"},
+		{name: "network", value: "off", choices: []string{"off", "on"}},
+	}, func(v map[string]string) (tea.Cmd, error) {
+		b := NewBox{Name: v["name"], Image: v["image"], Net: v["network"] == "on"}
+		if err := store.ValidateName(b.Name); err != nil {
+			return nil, err
+		}
+		for _, o := range a.boxes {
+			if o.Name == b.Name {
+				return nil, fmt.Errorf("there is a sandbox %s already", b.Name)
+			}
+		}
+		var err error
+		if b.CPUs, err = strconv.Atoi(v["cpus"]); err != nil || b.CPUs < 1 {
+			return nil, errors.New("cpus: a number from 1 on")
+		}
+		if b.MemoryMiB, err = strconv.Atoi(v["memory"]); err != nil || b.MemoryMiB < 1 {
+			return nil, errors.New("memory: a number of MiB")
+		}
+		return a.act(vmm.Sandbox{Name: b.Name}, "making", "is made and runs", func(ctx context.Context) error {
+			return create(ctx, b, func(text string) { send(sayMsg(text)) })
+		}), nil
+	})
 }

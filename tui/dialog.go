@@ -11,8 +11,8 @@ import (
 	"msb/tui/theme"
 )
 
-// dialog is a question of the workstation itself: yes or no, a word to type, or
-// a list to choose from.
+// dialog is a question of the workstation itself: yes or no, a word to type, a
+// list to choose from, or a form.
 type dialog struct {
 	title  string
 	choose bool
@@ -21,6 +21,10 @@ type dialog struct {
 	want   string // to be typed
 	text   string
 	done   func(n int, text string) tea.Cmd
+
+	fields []*field // of a form
+	submit func(values map[string]string) (tea.Cmd, error)
+	wrong  string // why it was not taken
 }
 
 func ask(question string, yes func() tea.Cmd) *dialog {
@@ -32,7 +36,7 @@ func typed(question, want string, yes func() tea.Cmd) *dialog {
 }
 
 // typing tells whether characters are text.
-func (d *dialog) typing() bool { return d.want != "" }
+func (d *dialog) typing() bool { return d.want != "" || d.fields != nil }
 
 // key tells whether the dialog is over.
 func (d *dialog) key(k tea.KeyPressMsg) (over bool, cmd tea.Cmd) {
@@ -40,6 +44,8 @@ func (d *dialog) key(k tea.KeyPressMsg) (over bool, cmd tea.Cmd) {
 	switch {
 	case name == "esc":
 		return true, nil
+	case d.fields != nil:
+		return d.formKey(k)
 	case d.choose:
 		switch name {
 		case "up", "k":
@@ -62,9 +68,7 @@ func (d *dialog) key(k tea.KeyPressMsg) (over bool, cmd tea.Cmd) {
 				d.text = d.text[:len(d.text)-1]
 			}
 		default:
-			if len(d.text) < 128 && k.Text != "" && k.Text[0] < 0x80 {
-				d.text += k.Text
-			}
+			d.insert(k.Text)
 		}
 	default:
 		switch name {
@@ -84,6 +88,8 @@ func (d *dialog) view(t *theme.Theme, w, h int) []string {
 		lines[i] = t.Bold.Render(l)
 	}
 	switch {
+	case d.fields != nil:
+		lines = append(lines, d.viewForm(t, inner, h)...)
 	case d.choose:
 		room := max(h-5, 1)
 		top := max(0, d.at-room+1)

@@ -36,6 +36,8 @@ func (a *App) focus() (groups []string, typing bool) {
 		return []string{keymap.Everywhere, keymap.Events, keymap.Lists}, a.events.typing
 	case tabBoxes:
 		return []string{keymap.Everywhere, keymap.Boxes, keymap.Lists}, false
+	case tabSettings:
+		return []string{keymap.Everywhere, keymap.Settings, keymap.Lists}, false
 	}
 	switch {
 	case a.search != nil:
@@ -100,6 +102,10 @@ func (a *App) key(k tea.KeyPressMsg) tea.Cmd {
 	case tabBoxes:
 		if !listKey(name) {
 			return a.boxKey(k)
+		}
+	case tabSettings:
+		if !listKey(name) {
+			return a.settingsKey(name)
 		}
 	}
 	return a.plainKey(k)
@@ -169,6 +175,11 @@ func (a *App) goTab(t tab) tea.Cmd {
 		}
 	case tabFiles:
 		return tea.Batch(disturb, a.filesStart())
+	case tabBoxes:
+		a.watchUsage()
+		return tea.Batch(disturb, a.readSessions())
+	case tabSettings:
+		return tea.Batch(disturb, a.loadSettings())
 	}
 	return disturb
 }
@@ -368,7 +379,9 @@ func (a *App) paste(text string) tea.Cmd {
 		}
 	case a.asks():
 		return a.panel.Paste(text)
-	case a.help || a.dialog != nil || a.pager != nil:
+	case a.dialog != nil && !a.help:
+		a.dialog.insert(text)
+	case a.help || a.pager != nil:
 	case a.search != nil:
 		*a.search += text[:min(len(text), 100)]
 	case a.tab == tabTurns && !a.browse:

@@ -17,6 +17,13 @@ type Sandboxes interface {
 	Remove(ctx context.Context, name string, o vmm.RemoveOptions) error
 }
 
+// NewBox is a sandbox to be made.
+type NewBox struct {
+	Name, Image     string
+	CPUs, MemoryMiB int
+	Net             bool
+}
+
 // Options configure the workstation.
 type Options struct {
 	Host Sandboxes
@@ -29,6 +36,13 @@ type Options struct {
 	// Notify is a command that tells the user something when the terminal is not
 	// in focus; the text is its last argument. Empty: none.
 	Notify []string
+	// Create makes and starts a sandbox; report gets what it is doing. nil: none
+	// can be made on the screen.
+	Create func(ctx context.Context, b NewBox, report func(string)) error
+	// Images are the names of images to choose from.
+	Images func() []string
+	// Settings is what the tab of settings works on; nil: there is none.
+	Settings Settings
 	// Shell is the program of a shell, as it is started in the sandbox.
 	Shell []string
 	// Cost is the price of what a model used, for people; nil: not known.

@@ -61,6 +61,9 @@ func Run(ctx context.Context, o Options) error {
 // leave ends the connections and waits for them.
 func (a *App) leave() {
 	a.closeBox()
+	for _, u := range a.use {
+		u.stop()
+	}
 	for _, s := range a.shells {
 		if s.Shell != nil {
 			a.work.Go(s.Close)

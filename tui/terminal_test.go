@@ -246,7 +246,7 @@ func (s *screenTest) allowable() {
 }
 
 var (
-	moving = regexp.MustCompile(`asked \d+ s ago|\d+ ms|\d+\.\d s\b|[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]`)
+	moving = regexp.MustCompile(`\b[0-9a-f]{8} \(|asked \d+ s ago|\d+ ms|\d+\.\d s\b|[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]`)
 	fill   = regexp.MustCompile(`[ ━─]+~`)
 )
 

@@ -65,11 +65,11 @@ func (a *App) ask(text string) tea.Cmd {
 		return nil
 	}
 	a.starting = true
-	t, session := a.turns, a.session
+	t, session, model := a.turns, a.session, a.model
 	return func() tea.Msg {
 		m := askedMsg{text: text}
 		if session == "" {
-			m.session, m.err = t.Resume("", "")
+			m.session, m.err = t.Resume("", model)
 			m.fresh = true
 			if m.err != nil {
 				return m
@@ -189,10 +189,8 @@ func (a *App) command(name, args string) tea.Cmd {
 		switch {
 		case args == "":
 			a.say("models: "+strings.Join(a.models, ", "), nil)
-		case session == "":
-			a.say("", errors.New("ask something first; the session has no agent yet"))
 		case need():
-			return func() tea.Msg { return doneMsg{text: "model " + args, err: t.SetModel(session, args)} }
+			return a.chooseModel(args)
 		}
 	case "/name":
 		if session != "" && need() {

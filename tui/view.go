@@ -77,6 +77,8 @@ func (a *App) screen(w, h int) ([]string, *tea.Cursor) {
 		body = a.viewEvents(w, room)
 	case a.tab == tabBoxes:
 		body = a.viewBoxes(w, room)
+	case a.tab == tabSettings:
+		body = a.viewSettings(w, room)
 	default:
 		body, cursor = a.viewTurns(w, room)
 		if cursor != nil {
@@ -202,8 +204,6 @@ func (a *App) stateOf(sb vmm.Sandbox) (string, lipgloss.Style) {
 	return string(sb.State), a.theme.Fail
 }
 
-var bars = []rune("▁▂▃▄▅▆▇█")
-
 // header says which sandbox this is, how it is, and what tabs there are.
 func (a *App) header(w int) string {
 	t := a.theme
@@ -225,17 +225,11 @@ func (a *App) header(w int) string {
 			engine = "process (no VM)"
 		}
 		cpu := fmt.Sprintf("%d cpu", a.box.CPUs)
-		if len(a.cpu) > 0 {
-			cpu += " "
-			for _, u := range a.cpu {
-				cpu += string(bars[max(0, min(int(u*float64(len(bars))), len(bars)-1))])
-			}
+		u := a.use[a.box.Name]
+		if u != nil && len(u.cpu) > 0 {
+			cpu += " " + spark(u.cpu)
 		}
-		mem := fmt.Sprintf("%d MiB", a.box.MemoryMiB)
-		if a.metrics != nil && a.metrics.Guest != nil && a.metrics.Guest.MemoryTotalBytes >= a.metrics.Guest.MemoryAvailableBytes {
-			g := a.metrics.Guest
-			mem = fmt.Sprintf("%d/%d MiB", (g.MemoryTotalBytes-g.MemoryAvailableBytes)>>20, g.MemoryTotalBytes>>20)
-		}
+		mem := u.memoryText(a.box)
 		net := "net off"
 		if a.box.Net {
 			net = "net on"
@@ -379,7 +373,10 @@ func (a *App) footerKeys() string {
 	case tabEvents:
 		return a.hints(keymap.Events, "filter", "filter", "audit", "audit log", "up", "", "down", "", "last", "", next, "next", keys, "keys")
 	case tabBoxes:
-		return a.hints(keymap.Boxes, "open", "open", "start", "start", "stop", "stop", "pause", "pause", "remove", "remove", next, "next", keys, "keys", "lists.leave", "leave")
+		return a.hints(keymap.Boxes, "open", "open", "new", "new", "start", "start", "stop", "stop", "pause", "pause", "remove", "remove", next, "next", keys, "keys", "lists.leave", "leave")
+	}
+	if a.tab == tabSettings {
+		return a.hints(keymap.Settings, "choose", "choose", "test", "test", "add", "add", "remove", "remove", "key", "type its key", "login", "log in", next, "next", keys, "keys")
 	}
 	switch {
 	case a.search != nil:

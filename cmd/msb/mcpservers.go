@@ -183,14 +183,19 @@ kept in a file of mode 0600 and renewed by themselves.`,
 // openBrowser shows an address and opens it where that is possible.
 func (a *app) openBrowser(url string) error {
 	fmt.Fprintf(a.io.Err, "open this address to log in:\n  %s\n", visible.Text(url))
+	startBrowser(url)
+	return nil
+}
+
+// startBrowser opens an address where there is a desktop.
+func startBrowser(url string) {
 	if os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" {
-		return nil
+		return
 	}
 	cmd := exec.Command("xdg-open", url)
 	if cmd.Start() == nil {
 		go cmd.Wait() // it lives as long as it likes; the address is on the screen too
 	}
-	return nil
 }
 
 func newMCPTestCmd(app *app) *cobra.Command {

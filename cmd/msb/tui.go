@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"msb/agentclient"
+	"msb/cmd/msb/progress"
 	"msb/cmd/msb/session"
 	"msb/protocol/turnrpc"
 	"msb/tui"
@@ -17,6 +19,7 @@ import (
 	"msb/turn/config"
 	"msb/turn/workspace"
 	"msb/vmm"
+	"msb/vmm/engine"
 	"msb/vmm/store"
 )
 
@@ -90,7 +93,7 @@ func (a *app) openScreen(ctx context.Context, name string, lines bool, prompt st
 	defer done()
 	sh, args := session.LoginShell()
 	return tui.Run(ctx, tui.Options{
-		Host: host, Name: name, Prompt: prompt, Keys: keys, Notify: settings.Notify, Shell: append([]string{sh}, args...), Cost: cost,
+		Host: host, Name: name, Prompt: prompt, Keys: keys, Notify: settings.Notify, Settings: screenBackend{home.Config}, Shell: append([]string{sh}, args...), Cost: cost,
 		Diff: func(ctx context.Context, sb vmm.Sandbox) (string, error) {
 			var patch bytes.Buffer
 			err := a.inWorkspace(ctx, sb.Name, func(w *workspace.Workspace, c *agentclient.Client) error {
@@ -99,8 +102,18 @@ func (a *app) openScreen(ctx context.Context, name string, lines bool, prompt st
 			})
 			return patch.String(), err
 		},
-		Audit: func(sb vmm.Sandbox) string { return auditPath(home.SandboxDir(sb.Name)) },
+		Create: a.createOnScreen,
+		Images: func() []string { return a.imageNames("") },
+		Audit:  func(sb vmm.Sandbox) string { return auditPath(home.SandboxDir(sb.Name)) },
 	})
+}
+
+// createOnScreen makes a sandbox; what would be progress on a terminal is said in a line.
+func (a *app) createOnScreen(ctx context.Context, b tui.NewBox, report func(string)) error {
+	report("making " + b.Name + ": this takes a while when its image has to be built first")
+	m := machine{name: b.Name, engine: "qemu", accel: engine.AccelAuto, cpus: b.CPUs, memory: b.MemoryMiB, net: b.Net, quiet: true}
+	_, err := createSandbox(ctx, a, &m, b.Image, progress.New(a.io, io.Discard, false, true))
+	return err
 }
 
 // printKeys lists the keys of the screen as they are with the settings.
