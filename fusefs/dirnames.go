@@ -25,6 +25,7 @@ type names struct {
 
 	asked int // lookups since first
 	first time.Time
+	deep  bool // the listing at hand went as far as one may
 }
 
 // listed is an entry of a listing. With ask set it has changed from here.
@@ -35,6 +36,12 @@ type listed struct {
 
 // manyLookups in a short time are worth a listing of the directory.
 const manyLookups = 6
+
+// veryManyLookups are worth one of more than the beginning.
+const veryManyLookups = 64
+
+// deepListing bounds that, in bytes of the guest's measure.
+const deepListing = 1 << 20
 
 // listingBytes bounds a listing that takes the place of lookups: a small answer
 // by the guest's measure.
@@ -115,8 +122,9 @@ func (d *names) since() time.Time {
 	return d.at
 }
 
-// begin tells whether the caller should list the directory now.
-func (d *names) begin(limit time.Duration) bool {
+// begin tells whether the caller should list the directory now, and whether more
+// than its beginning.
+func (d *names) begin(limit time.Duration) (list, deep bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
@@ -124,16 +132,19 @@ func (d *names) begin(limit time.Duration) bool {
 		d.first, d.asked = now, 0
 	}
 	d.asked++
-	if d.asked < manyLookups || d.listing || !d.at.IsZero() && now.Sub(d.at) < limit {
-		return false
+	known := !d.at.IsZero() && now.Sub(d.at) < limit
+	deep = d.asked >= veryManyLookups
+	if d.asked < manyLookups || d.listing || known && (d.complete || d.deep || !deep) {
+		return false, false
 	}
 	d.listing = true
 	d.at, d.complete, d.entries = time.Time{}, false, nil
-	return true
+	return true, deep
 }
 
-// end takes the listing that begin asked for.
-func (d *names) end(at time.Time, entries []agent.NodeDirEntry) {
+// end takes the listing that begin asked for; all tells that nothing is missing
+// in it, and that changes will be told.
+func (d *names) end(at time.Time, entries []agent.NodeDirEntry, all, deep bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.listing = false
@@ -141,10 +152,13 @@ func (d *names) end(at time.Time, entries []agent.NodeDirEntry) {
 		return
 	}
 	changed := d.entries
-	d.at, d.entries = at, make(map[string]listed, len(entries)+len(changed))
+	d.at, d.complete, d.deep = at, all, deep
+	d.entries = make(map[string]listed, len(entries)+len(changed))
 	for _, e := range entries {
 		if e.Attr.Ino != 0 && checkAttr(&e.Attr) == 0 && validName(string(e.Name)) {
 			d.entries[string(e.Name)] = listed{attr: e.Attr}
+		} else {
+			d.entries[string(e.Name)] = listed{ask: true}
 		}
 	}
 	for name := range changed {
@@ -167,14 +181,16 @@ func (s *nodeFS) remembered(ctx context.Context, dir *inode, name string) (agent
 		limit = min(limit, guessedFor)
 	}
 	a, at, v := dir.names.look(name, limit)
-	if v == unknown && dir.names.begin(limit) {
-		began := time.Now()
-		entries, err := s.listNames(ctx, dir)
-		if err != nil {
-			entries = nil
+	if v == unknown {
+		if list, deep := dir.names.begin(limit); list {
+			began := time.Now()
+			entries, all, err := s.listNames(ctx, dir, deep)
+			if err != nil {
+				entries = nil
+			}
+			dir.names.end(began, entries, all && s.watch.covers(dir, began), deep)
+			a, at, v = dir.names.look(name, limit)
 		}
-		dir.names.end(began, entries)
-		a, at, v = dir.names.look(name, limit)
 	}
 	if v == present {
 		if a.Mode&syscall.S_IFMT == syscall.S_IFLNK && s.opts.Symlinks == Hide {
@@ -190,25 +206,50 @@ func (s *nodeFS) remembered(ctx context.Context, dir *inode, name string) (agent
 	return a, at, v
 }
 
-// listNames reads the beginning of a directory.
-func (s *nodeFS) listNames(ctx context.Context, dir *inode) ([]agent.NodeDirEntry, error) {
+// listNames reads the beginning of a directory, with deep more of it. all tells
+// whether that is the whole directory.
+func (s *nodeFS) listNames(ctx context.Context, dir *inode, deep bool) (entries []agent.NodeDirEntry, all bool, err error) {
 	p, err := s.plan()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	ref, err := p.node(ctx, dir)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	h := p.add(&agent.NodeOpen{Node: ref, Flags: agent.NodeDirectory})
 	i := p.add(&agent.NodeReadDir{Handle: h, Size: listingBytes, Flags: agent.NodeDirAttr})
-	p.add(&agent.NodeClose{Handle: h})
 	results, err := p.run(ctx, nil)
-	if err != nil {
-		return nil, err
+	if int(h) < len(results) {
+		defer s.farewell.close(results[h].(*agent.NodeHandleResult).Handle, p.c.epoch)
 	}
-	return results[i].(*agent.NodeListResult).Entries, nil
+	if err != nil {
+		return nil, false, err
+	}
+	handle := results[h].(*agent.NodeHandleResult).Handle
+	entries = []agent.NodeDirEntry{}
+	page := results[i].(*agent.NodeListResult).Entries
+	for size := 0; len(page) > 0; {
+		entries = append(entries, page...)
+		last := page[len(page)-1].Offset
+		for _, e := range page {
+			size += len(e.Name) + listedBytes
+		}
+		if size > listingBytes*3/4 && !deep || size > deepListing || !s.watch.covers(dir, time.Now()) {
+			return entries, false, nil
+		}
+		results, err := s.do(ctx, p.c, &agent.NodeReadDir{Handle: handle, Offset: last, Size: listingStep, Flags: agent.NodeDirAttr})
+		if err != nil {
+			return nil, false, err
+		}
+		page = results[0].(*agent.NodeListResult).Entries
+	}
+	return entries, true, nil
 }
+
+// listedBytes is what an entry of a listing with attributes takes in the guest's
+// measure, beside its name.
+const listedBytes = 176
 
 // unchanged tells whether attributes that were listed at a time still hold, as
 // far as this side knows.

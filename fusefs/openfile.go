@@ -414,7 +414,7 @@ func (s *nodeFS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	f.ahead.close()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.ref != 0 && (f.locked || f.flags&syscall.O_ACCMODE != agent.NodeReadOnly) {
+	if f.ref != 0 && (f.locked || f.wrote) {
 		s.farewell.closeNow(f.ref, f.epoch)
 	} else if f.ref != 0 {
 		s.farewell.close(f.ref, f.epoch)
