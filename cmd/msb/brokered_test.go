@@ -34,7 +34,19 @@ func brokeredHome(t *testing.T, home, engine string, s *modelServer) {
 			t.Fatal(err)
 		}
 	}
-	mustMSB(t, home, "up", "x", "--image", "tiny", "-m", "256M", "--engine", engine, "--workspace", filepath.Join(home, "project"), "--no-mount", "--no-shell")
+	boots(t, home, "up", "x", "--image", "tiny", "-m", "256M", "--engine", engine, "--workspace", filepath.Join(home, "project"), "--no-mount", "--no-shell")
+}
+
+// boots runs a command that boots a machine, which a busy host without KVM may take minutes for.
+func boots(t *testing.T, home string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(suite.bin, "msb"), args...)
+	cmd.Env, cmd.Dir = testEnv(home), home
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("msb %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
 }
 
 // turnResult is what a turn printed and how it ended.

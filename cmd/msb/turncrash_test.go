@@ -81,7 +81,7 @@ func TestDeathInATurn(t *testing.T) {
 				t.Errorf("the end is not told: %v", r)
 			}
 			if c.start {
-				mustMSB(t, home, "start", "x")
+				boots(t, home, "start", "x")
 			}
 			checkTranscripts(t, home)
 			session, _, _ := strings.Cut(mustMSB(t, home, "session", "ls", "x", "-q"), "\n")
