@@ -101,6 +101,8 @@ type App struct {
 	settings  settingsList
 	model     string // of the next session; "": the default
 	events    *eventLog
+	traffic   *eventLog // what crosses the protocols
+	wire      bool      // the tab shows that
 }
 
 // Messages of the app's own.
@@ -149,7 +151,7 @@ type (
 func newApp(ctx context.Context, o Options) *App {
 	t := theme.New(true)
 	a := &App{o: o, keymap: o.Keys, ctx: ctx, theme: t, clock: time.Now, now: time.Now(), busy: make(map[string]string), use: make(map[string]*usage), boxSessions: make(map[string][]turn.Info),
-		conv: conversation.New(t), comp: compose.New(t, commands), panel: approve.New(t), events: newEventLog()}
+		conv: conversation.New(t), comp: compose.New(t, commands), panel: approve.New(t), events: newEventLog(), traffic: newEventLog()}
 	if a.keymap == nil {
 		a.keymap = keymap.Default()
 	}
@@ -246,6 +248,10 @@ func (a *App) update(m tea.Msg) tea.Cmd {
 
 	case shell.StartedMsg, shell.SizedMsg, shell.OutputMsg, shell.EndedMsg:
 		return a.shellMsg(m)
+	case link.TrafficMsg:
+		if m.Box == a.box.Name {
+			a.traffic.cross(m.Piece)
+		}
 	case link.ShellsMsg:
 		return a.keptShells(m)
 	case files.Msg:
@@ -423,6 +429,7 @@ func (a *App) connect() {
 	ctx, cancel := context.WithCancel(a.ctx)
 	a.unwatch = cancel
 	box := a.box
+	a.work.Go(func() { link.Traffic(ctx, box.Name, box.TrafficSocket, a.send) })
 	a.work.Go(func() { link.Shells(ctx, box.Name, box.ShellsSocket, a.send) })
 }
 
@@ -436,5 +443,6 @@ func (a *App) closeBox() {
 	}
 	a.up, a.down = false, ""
 	a.kept, a.keptKnown = nil, false
+	a.traffic.clear()
 	a.files.Close(&a.work)
 }

@@ -60,7 +60,7 @@ func TestScreens(t *testing.T) {
 			s.until("● stopped")
 			s.golden("boxes-" + size)
 			s.press("\x1b4")
-			s.until("events,")
+			s.until("events,", "session:")
 		})
 	}
 }
@@ -236,7 +236,7 @@ func TestSpoofing(t *testing.T) {
 			s.shape()
 		}
 		s.press("\x1b4")
-		s.until("events,")
+		s.until("events,", "session:")
 		for range 30 {
 			s.press("pgup")
 			s.shape()

@@ -3,11 +3,13 @@ package tui
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"msb/protocol/turnrpc"
 	"msb/tui/foreign"
 	"msb/tui/pane"
 	"msb/turn"
+	"msb/vmm/traffic"
 )
 
 // maxEventRows bounds the list of events.
@@ -42,10 +44,7 @@ func (l *eventLog) add(events []turn.Event) {
 		l.count++
 		l.rows = append(l.rows, rowOf(e, size))
 	}
-	if over := len(l.rows) - maxEventRows; over > maxEventRows/4 {
-		l.rows = append([]eventRow(nil), l.rows[over:]...)
-		l.at = max(l.at-over, -1)
-	}
+	l.bound()
 }
 
 func rowOf(e *turn.Event, size int) eventRow {
@@ -75,6 +74,59 @@ func rowOf(e *turn.Event, size int) eventRow {
 		foreign.Text(name), foreign.Text(clip(id, 24)), foreign.Text(clip(about, 300)))
 	bad := e.Err != "" || e.Outcome != nil && !e.Outcome.Allowed || e.Status == turnrpc.StatusError
 	return eventRow{text: text, kind: foreign.Text(kind + " " + name), bad: bad}
+}
+
+// cross adds what has crossed the protocols.
+func (l *eventLog) cross(p traffic.Piece) {
+	if p.Lost > 0 {
+		l.rows = append(l.rows, eventRow{text: fmt.Sprintf("… %d crossings came too fast to be kept", p.Lost), bad: true})
+	}
+	for _, c := range p.List {
+		n := max(c.Count, 1)
+		l.count += int64(n)
+		l.bytes += int64(c.Bytes)
+		l.rows = append(l.rows, rowOfCrossing(c, n))
+	}
+	l.bound()
+}
+
+func rowOfCrossing(c traffic.Crossing, n int) eventRow {
+	at := c.Time.Local().Format("15:04:05.000")
+	method := foreign.Text(clip(c.Method, 64))
+	if c.Wire == traffic.Control {
+		text := fmt.Sprintf("%s control        %-26s %9s", at, method, c.Took.Round(10*time.Microsecond))
+		if c.Error != "" {
+			text += "  " + foreign.Text(clip(c.Error, 200))
+		}
+		return eventRow{text: text, bad: c.Error != ""}
+	}
+	way := "←"
+	if c.ToGuest {
+		way = "→"
+	}
+	text := fmt.Sprintf("%s agent %s %-6s %-26s %9d B", at, way, fmt.Sprintf("#%d", c.Client), method, c.Bytes)
+	if n > 1 {
+		text += fmt.Sprintf(" ×%d", n)
+	}
+	return eventRow{text: fmt.Sprintf("%s  id %d", text, c.ID), bad: strings.HasSuffix(c.Method, "error") || strings.HasSuffix(c.Method, "failed")}
+}
+
+// bound drops the oldest rows.
+func (l *eventLog) bound() {
+	if over := len(l.rows) - maxEventRows; over > maxEventRows/4 {
+		l.rows = append([]eventRow(nil), l.rows[over:]...)
+		if l.at >= 0 {
+			l.at = max(l.at-over, 0)
+		}
+	}
+}
+
+// log is the list that the tab shows.
+func (a *App) log() *eventLog {
+	if a.wire {
+		return a.traffic
+	}
+	return a.events
 }
 
 func clip(s string, n int) string {
@@ -116,9 +168,12 @@ func (l *eventLog) scroll(n int) {
 }
 
 func (a *App) viewEvents(w, h int) []string {
-	l := a.events
+	l := a.log()
 	rows := l.visible()
-	head := fmt.Sprintf(" %d events, %d B of text", l.count, l.bytes)
+	head := fmt.Sprintf(" session: %d events, %d B of text", l.count, l.bytes)
+	if a.wire {
+		head = fmt.Sprintf(" protocols: %d messages, %d B, since this screen looks; never what is in them", l.count, l.bytes)
+	}
 	if l.filter != "" || l.typing {
 		head += fmt.Sprintf(" · filter %q: %d", l.filter, len(rows))
 	}

@@ -33,7 +33,7 @@ func (a *App) focus() (groups []string, typing bool) {
 	case tabFiles:
 		return []string{keymap.Everywhere, keymap.Files, keymap.Lists}, false
 	case tabEvents:
-		return []string{keymap.Everywhere, keymap.Events, keymap.Lists}, a.events.typing
+		return []string{keymap.Everywhere, keymap.Events, keymap.Lists}, a.log().typing
 	case tabBoxes:
 		return []string{keymap.Everywhere, keymap.Boxes, keymap.Lists}, false
 	case tabSettings:
@@ -327,7 +327,7 @@ func (a *App) searchKey(k tea.KeyPressMsg) tea.Cmd {
 }
 
 func (a *App) eventsKey(k tea.KeyPressMsg) (tea.Cmd, bool) {
-	l, name := a.events, k.String()
+	l, name := a.log(), k.String()
 	if l.typing {
 		switch name {
 		case "enter":
@@ -362,6 +362,8 @@ func (a *App) eventsKey(k tea.KeyPressMsg) (tea.Cmd, bool) {
 		l.scroll(-1 << 30)
 	case "end", "G":
 		l.at = -1
+	case "v":
+		a.wire = !a.wire
 	case "a":
 		return a.audit(), true
 	default:
@@ -423,7 +425,7 @@ func (a *App) mouse(m tea.MouseMsg) tea.Cmd {
 			return a.older()
 		}
 	case a.tab == tabEvents:
-		a.events.scroll(lines)
+		a.log().scroll(lines)
 	}
 	return nil
 }

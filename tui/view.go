@@ -371,7 +371,7 @@ func (a *App) footerKeys() string {
 	case tabFiles:
 		return a.hints(keymap.Files, "open", "open", "up_folder", "up", "edit", "edit", "changes", "changes", "preview_down", "", "preview_up", "preview", "again", "read again", next, "next", keys, "keys")
 	case tabEvents:
-		return a.hints(keymap.Events, "filter", "filter", "audit", "audit log", "up", "", "down", "", "last", "", next, "next", keys, "keys")
+		return a.hints(keymap.Events, "view", "session or protocols", "filter", "filter", "audit", "audit log", "up", "", "down", "", "last", "", next, "next", keys, "keys")
 	case tabBoxes:
 		return a.hints(keymap.Boxes, "open", "open", "new", "new", "start", "start", "stop", "stop", "pause", "pause", "remove", "remove", next, "next", keys, "keys", "lists.leave", "leave")
 	}

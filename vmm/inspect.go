@@ -51,7 +51,7 @@ func (h *Host) Inspect(_ context.Context, name string) (Sandbox, error) {
 		Net: c.Net, Env: c.Env, User: c.User, Workdir: c.Workdir, Hostname: c.Hostname, Labels: c.Labels,
 		IdleTimeout: c.IdleTimeout, MaxDuration: c.MaxDuration, Created: c.Created, Started: st.Started, Ended: st.Ended,
 		Forced: st.Forced, Directory: h.Home.SandboxDir(name), AgentSocket: h.Home.AgentSocket(name),
-		ControlSocket: h.Home.ControlSocket(name), TurnSocket: h.Home.TurnSocket(name), ShellsSocket: h.Home.ShellsSocket(name),
+		ControlSocket: h.Home.ControlSocket(name), TurnSocket: h.Home.TurnSocket(name), ShellsSocket: h.Home.ShellsSocket(name), TrafficSocket: h.Home.TrafficSocket(name),
 		RuntimePID: st.RuntimePID, RuntimeStart: st.RuntimeStart, Paused: st.Paused, DiskError: st.DiskError, Secrets: c.Secrets, EnginePID: st.EnginePID, Boot: st.Boot, Mounts: mounts,
 	}
 	if st.Status.Live() && st.Accel != "" {

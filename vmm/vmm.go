@@ -108,6 +108,7 @@ type Sandbox struct {
 	ControlSocket string                `json:"control_socket"`
 	TurnSocket    string                `json:"turn_socket"`
 	ShellsSocket  string                `json:"shells_socket"`
+	TrafficSocket string                `json:"traffic_socket"`
 	RuntimePID    int                   `json:"runtime_pid"` // 0 when it does not run
 	RuntimeStart  uint64                `json:"-"`           // its start time, see store.State
 	EnginePID     int                   `json:"engine_pid"`

@@ -7,6 +7,7 @@ import (
 	"msb/agentclient"
 	"msb/vmm/runtime"
 	"msb/vmm/shells"
+	"msb/vmm/traffic"
 )
 
 // shellService keeps the shells of a sandbox in its runtime's process and serves them at shells.sock.
@@ -23,5 +24,17 @@ func shellService() runtime.Service {
 		defer context.AfterFunc(ctx, k.Close)()
 		defer k.Close()
 		return k.Serve(l)
+	}}
+}
+
+// trafficService tells at traffic.sock what crosses the protocols of a sandbox.
+func trafficService() runtime.Service {
+	var l net.Listener
+	prepare := func(_ context.Context, s runtime.Sandbox) (err error) {
+		l, err = traffic.Listen(s.Home.TrafficSocket(s.Config.Name))
+		return err
+	}
+	return runtime.Service{Name: "traffic", Prepare: prepare, Run: func(ctx context.Context, s runtime.Sandbox) error {
+		return s.Traffic.Serve(ctx, l)
 	}}
 }

@@ -53,6 +53,8 @@ type Options struct {
 	// must read a reply or go on with a JSON line (10 s), Job that of one request
 	// (60 s).
 	Setup, Frame, Stall, Job time.Duration
+	// Done learns of every request that was carried out; it does not wait.
+	Done func(method string, took time.Duration, err error)
 }
 
 // Server serves control.sock.
@@ -80,6 +82,9 @@ func New(b Backend, o Options) *Server {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Done == nil {
+		o.Done = func(string, time.Duration, error) {}
 	}
 	return &Server{
 		backend: b, opts: o, log: o.Log, queue: newQueue(maxJobs), conns: map[net.Conn]struct{}{},
@@ -195,6 +200,8 @@ func (s *Server) execute(ctx context.Context) {
 // guarded calls do and turns a panic in it into an error: a request may fail,
 // the machine goes on.
 func (s *Server) guarded(what string, do func() error) (err error) {
+	begun := time.Now()
+	defer func() { s.opts.Done(what, time.Since(begun), err) }()
 	defer func() {
 		if p := recover(); p != nil {
 			// Not the value of the panic: it may quote the request.

@@ -2,8 +2,10 @@ package control
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
+	"time"
 
 	"msb/vmm/runtime"
 	"msb/vmm/secrets"
@@ -30,7 +32,12 @@ func Service(vault *secrets.Vault, guest func(runtime.Sandbox) Guest) runtime.Se
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		work.Go(func() { r.Run(ctx) })
-		return New(r, Options{Log: s.Log}).Serve(ctx, l)
+		return New(r, Options{Log: s.Log, Done: func(method string, took time.Duration, err error) {
+			if err != nil {
+				err = errors.New(problem(err, "").Code) // the text may quote the request
+			}
+			s.Traffic.Done(method, took, err)
+		}}).Serve(ctx, l)
 	}}
 }
 

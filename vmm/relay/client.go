@@ -89,6 +89,7 @@ func (c *client) admit(p *packet, first bool) (err error) {
 		if ok && err == nil {
 			forwarded = true
 			p.class = data
+			c.tapToGuest(p, bulkMethod)
 			c.send(p)
 		}
 		return err
@@ -138,6 +139,7 @@ func (c *client) admit(p *packet, first bool) (err error) {
 	if m.t != agent.Ping {
 		c.active()
 	}
+	c.tapToGuest(p, m.name)
 	forwarded = true
 	c.send(p)
 	return nil

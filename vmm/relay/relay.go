@@ -27,6 +27,8 @@ type Options struct {
 	// Output sees every message of a command to its client (id and envelope). It must neither block nor keep
 	// the bytes.
 	Output func(id uint32, envelope []byte)
+	// Tap learns what crosses between clients and the guest, when it wants to; nil: nobody does.
+	Tap Tap
 }
 
 // Relay serves a booted guest. Its methods may be called concurrently.

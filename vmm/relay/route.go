@@ -74,6 +74,7 @@ func (c *client) deliver(p *packet) {
 	id := p.id()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.tapFromGuest(p)
 	x, ok := c.open.open[id]
 	if ok || !p.terminal() {
 		c.active()
@@ -148,6 +149,7 @@ func (c *client) bulkRecord(p *packet, rec frame.Bulk) {
 		p.free() // late, of an operation that has ended
 		return
 	}
+	c.tapFromGuest(p)
 	op := x.bulk
 	if !op.accepted {
 		if op.pending.len() >= maxPendingRecords || op.pending.bytes+p.size > maxPendingBytes+frame.MaxWire {

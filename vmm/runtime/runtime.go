@@ -22,6 +22,7 @@ import (
 	"msb/vmm/engine"
 	"msb/vmm/relay"
 	"msb/vmm/store"
+	"msb/vmm/traffic"
 )
 
 // StopNow is the signal that ends the machine at once; SIGTERM and SIGINT ask the guest to power off.
@@ -66,7 +67,9 @@ type Sandbox struct {
 	VM     engine.VM
 	Relay  *relay.Relay
 	Pauser *Pauser
-	Log    *slog.Logger
+	// Traffic is what crosses the relay; a service adds to it what it serves.
+	Traffic *traffic.Log
+	Log     *slog.Logger
 }
 
 // Run runs a sandbox until its machine has ended. It reports to the process that started it through the
@@ -127,6 +130,7 @@ type run struct {
 	relay    *relay.Relay
 	pauser   *Pauser
 	execLog  *execLog
+	traffic  traffic.Log
 	shutdown chan struct{} // a client asked for it
 
 	diskError  atomic.Pointer[string] // the first failed access to the disk
@@ -252,6 +256,7 @@ func (r *run) boot(ctx context.Context) error {
 		// A guest with extensions of ours answers what it does not know; others may exit.
 		Shield: len(guest.Ready.Extensions) == 0,
 		Output: r.execLog.output,
+		Tap:    &r.traffic,
 		OnShutdown: func() {
 			select {
 			case r.shutdown <- struct{}{}:

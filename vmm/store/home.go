@@ -134,6 +134,11 @@ func (h *Home) ShellsSocket(name string) string {
 	return filepath.Join(h.SocketDir(name), "shells.sock")
 }
 
+// TrafficSocket is where the runtime tells what crosses its protocols.
+func (h *Home) TrafficSocket(name string) string {
+	return filepath.Join(h.SocketDir(name), "traffic.sock")
+}
+
 // LockPath is the file whose exclusive flock the runtime holds for as long as it lives.
 func (h *Home) LockPath(name string) string {
 	return filepath.Join(h.Run, "locks", nameHash(name, 16)+".lock")

@@ -55,7 +55,7 @@ func (h *Home) PrepareSockets(name string) error {
 // RemoveSockets removes the sandbox's sockets. The caller holds the lock.
 func (h *Home) RemoveSockets(name string) error {
 	var errs []error
-	for _, path := range []string{h.AgentSocket(name), h.FilesSocket(name), h.ControlSocket(name), h.TurnSocket(name), h.ShellsSocket(name)} {
+	for _, path := range []string{h.AgentSocket(name), h.FilesSocket(name), h.ControlSocket(name), h.TurnSocket(name), h.ShellsSocket(name), h.TrafficSocket(name)} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("stale socket: %w", err))
 		}
