@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"msb/protocol/control"
+	"msb/vmm/engine"
 )
 
 // Metrics takes one look. A guest that does not answer is left out.
@@ -32,7 +33,26 @@ func (r *Resources) Metrics(ctx context.Context) (control.Metrics, error) {
 	if g, err := GuestMetrics(ctx, r.p.Guest); err == nil {
 		m.Guest = &g
 	}
+	if meter, ok := r.p.VM.(engine.Meter); ok {
+		meterGuest(&m, meter)
+	}
 	return m, nil
+}
+
+// meterGuest puts what a machine without a kernel of its own uses in place of
+// what its guest reads, which is the host's. The host's disks are left out.
+func meterGuest(m *control.Metrics, meter engine.Meter) {
+	use, err := meter.Use()
+	if err != nil {
+		m.Guest = nil
+		return
+	}
+	m.Machine.CPUNanos, m.Machine.ResidentBytes = uint64(use.CPU), use.Resident
+	if g := m.Guest; g != nil {
+		g.CPUBusyNanos = uint64(use.CPU)
+		g.MemoryAvailableBytes = g.MemoryTotalBytes - min(use.Resident, g.MemoryTotalBytes)
+		g.DiskReadBytes, g.DiskWrittenBytes = m.Machine.ReadBytes, m.Machine.WrittenBytes
+	}
 }
 
 // epoch is where TimeNanos counts from.

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"msb/protocol/control"
 	"msb/vmm/engine"
@@ -338,5 +339,35 @@ func TestGuestMetrics(t *testing.T) {
 	}
 	if _, err := GuestMetrics(t.Context(), k); err != nil {
 		t.Error(err)
+	}
+}
+
+// metered is a machine without a kernel of its own.
+type metered struct {
+	engine.VM
+	use engine.Use
+	err error
+}
+
+func (m *metered) PID() int                 { return 0 }
+func (m *metered) Use() (engine.Use, error) { return m.use, m.err }
+
+// TestSharedKernelMetrics: what the guest reads there is the host's, so it is not shown as the sandbox's.
+func TestSharedKernelMetrics(t *testing.T) {
+	k := &kernel{texts: map[string]string{
+		"/proc/stat":    "cpu  100 0 50 1000 0 0 10 0 0 0\ncpu0 50 0 25 500 0 0 5 0 0 0\n",
+		"/proc/meminfo": "MemTotal:  1000 kB\nMemAvailable: 1 kB\n",
+		"/proc/uptime":  "1.0 1.0\n", "/proc/diskstats": " 254 0 vda 1 0 10 0 2 0 20 0 0 0 0\n", "/proc/net/dev": "",
+	}}
+	vm := &metered{use: engine.Use{CPU: 3 * time.Second, Resident: 400 << 10}}
+	r := resources(t, vm, k, &pauser{})
+	m, err := r.Metrics(t.Context())
+	if err != nil || m.Guest == nil || m.Guest.CPUBusyNanos != 3e9 || m.Guest.MemoryAvailableBytes != 600<<10 || m.Guest.DiskReadBytes != 0 ||
+		m.Machine.CPUNanos != 3e9 || m.Machine.ResidentBytes != 400<<10 || m.Memory != nil {
+		t.Errorf("got %+v, guest %+v, %v", m, m.Guest, err)
+	}
+	vm.err = errors.New("not here")
+	if m, err := r.Metrics(t.Context()); err != nil || m.Guest != nil {
+		t.Errorf("got %+v, %v", m, err)
 	}
 }

@@ -81,6 +81,18 @@ type Size struct {
 	BootMiB int
 }
 
+// Meter is implemented by machines that share the host's kernel: what their guests read in /proc is the host's.
+type Meter interface {
+	// Use is what all processes of the machine use. It fails where the host does not count that.
+	Use() (Use, error)
+}
+
+// Use is what a machine uses.
+type Use struct {
+	CPU      time.Duration // since it started
+	Resident uint64        // bytes of memory
+}
+
 // Limiter is implemented by machines whose CPUs the host can bound.
 type Limiter interface {
 	// LimitCPUs lets all the machine's CPUs together have the time of cpus of the host's from now on; as many as the
