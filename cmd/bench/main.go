@@ -18,7 +18,7 @@ func main() {
 	var b bench
 	flag.StringVar(&b.msb, "msb", "bin/msb", "the msb to measure")
 	flag.StringVar(&b.image, "image", "tiny", "image of the sandboxes")
-	flag.IntVar(&b.rounds, "rounds", 5, "rounds of each measurement; medians are printed")
+	flag.IntVar(&b.rounds, "rounds", 5, "rounds of each measurement; medians are printed, with -mount the best")
 	flag.Int64Var(&b.size, "size", 256, "MiB to read and to write")
 	loopback := flag.Bool("loopback", false, "serve the directory that is the second argument at the first")
 	mount := flag.Bool("mount", false, "measure the mount against other file systems instead (as root)")
