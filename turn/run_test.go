@@ -446,6 +446,37 @@ func TestMCPPatience(t *testing.T) {
 	}
 }
 
+// The time limit of a call begins when it was approved, however long that took.
+func TestMCPCallTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := newGate(t, approval.Options{})
+		defer gate.Attach()()
+		time.AfterFunc(10*time.Minute, func() {
+			for _, q := range gate.Pending() {
+				gate.Answer(q.ID, approval.Answer{Allow: true})
+			}
+		})
+		slow := fakeMCP{call: func(ctx context.Context, c turnrpc.MCPCall) (turnrpc.MCPResult, error) {
+			<-ctx.Done()
+			return turnrpc.MCPResult{}, fmt.Errorf("no answer: %w", ctx.Err())
+		}}
+		begun := time.Now()
+		s := open(t, Options{Gate: gate, MCP: slow}, ours, func(g *guest) {
+			g.frame()
+			g.say(`{"v":4,"id":"g-1","method":"mcp_call","params":{"call_id":"mcp-1","server":"svc","tool":"echo"}}`)
+			g.expect(`{"v":4,"id":"g-1","error":{"code":"host","message":"no answer: context deadline exceeded"}}`)
+			if took := time.Since(begun).Round(time.Second); took != 10*time.Minute+CallTimeout {
+				g.t.Errorf("after %v", took)
+			}
+			g.say(`{"v":4,"id":"1","result":{"ok":true}}`)
+		})
+		if _, err := s.Turn(t.Context(), "hi", TurnOptions{}, func(Event) {}); err != nil {
+			t.Error(err)
+		}
+		s.conn.Close()
+	})
+}
+
 func TestMCPCancelAndTwice(t *testing.T) {
 	gate := newGate(t, approval.Options{})
 	answerAll(t, gate, approval.Answer{Allow: true})

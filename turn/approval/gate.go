@@ -80,7 +80,7 @@ func New(o Options) (*Gate, error) {
 	if o.Queue == 0 {
 		o.Queue = DefaultQueue
 	}
-	var id [2]byte
+	var id [4]byte
 	rand.Read(id[:])
 	return &Gate{o: o, prefix: hex.EncodeToString(id[:]), changed: make(chan struct{})}, nil
 }

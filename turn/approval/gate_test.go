@@ -115,6 +115,31 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
+// An answer to a request of an earlier process is to nothing, whatever the id.
+func TestRestart(t *testing.T) {
+	before := newGate(t, Options{})
+	defer before.Attach()()
+	id, out := before.asked(t, context.Background(), command("make"))
+	before.Close()
+	if o := <-out; o.Allowed || o.Cause != CauseError {
+		t.Errorf("when the process ends: %+v", o)
+	}
+	after := newGate(t, Options{})
+	defer after.Attach()()
+	same, out := after.asked(t, context.Background(), command("make"))
+	if same == id {
+		t.Fatalf("%q is used again", id)
+	}
+	if err := after.Answer(id, Answer{Allow: true}); !errors.Is(err, ErrUnknownRequest) {
+		t.Errorf("answer to an earlier process: %v", err)
+	}
+	if list := after.Pending(); len(list) != 1 || list[0].ID != same {
+		t.Errorf("waiting: %+v", list)
+	}
+	after.Answer(same, Answer{})
+	<-out
+}
+
 // Two who answer at once: one wins, and only his answer counts.
 func TestAnswerRace(t *testing.T) {
 	g := newGate(t, Options{})
