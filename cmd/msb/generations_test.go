@@ -141,7 +141,7 @@ func TestGenerations(t *testing.T) {
 			for i, x := range deeds {
 				t.Run(x.name, func(t *testing.T) {
 					if x.name == "mount" && !canMount() {
-						t.Skip("no /dev/fuse here")
+						t.Skip("no /dev/fuse here: msb mount needs FUSE")
 					}
 					d := deed{t: t, home: home, socket: socket, dir: t.TempDir(), place: fmt.Sprintf("/home/dev/g%d-%d", generation, i), older: o}
 					out, err := x.do(d)

@@ -212,14 +212,14 @@ func needVM(t *testing.T) {
 	t.Helper()
 	needImages(t)
 	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
-		t.Skip("no QEMU here: make deps")
+		t.Skip("qemu-system-x86_64 is missing: make deps")
 	}
 }
 
 func needImages(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("boots machines")
+		t.Skip("skipped, since -short is given: boots machines")
 	}
 	if suite.home == "" {
 		t.Skip("no kernel and image to boot: run make test, which sets MSB_TEST_HOME")

@@ -13,7 +13,7 @@ import (
 func turnHome(t *testing.T) string {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("no git here")
+		t.Skip("git is missing: apt-get install git")
 	}
 	home := sandboxHome(t)
 	project := filepath.Join(home, "project")

@@ -80,7 +80,7 @@ func busyboxTar(t testing.TB) []byte {
 	t.Helper()
 	path, err := exec.LookPath("busybox")
 	if err != nil {
-		t.Skip(err)
+		t.Skipf("needs a busybox for its root file system: apt-get install busybox-static: %v", err)
 	}
 	program, err := os.ReadFile(path)
 	if err != nil {

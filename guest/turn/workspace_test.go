@@ -114,7 +114,7 @@ func send(t *testing.T, a *session, archive []byte) {
 
 func TestArchiveAndExport(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("there is no git")
+		t.Skip("git is missing: apt-get install git")
 	}
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

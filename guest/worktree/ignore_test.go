@@ -12,7 +12,7 @@ import (
 func TestPatternsMeanWhatGitSays(t *testing.T) {
 	git, err := exec.LookPath("git")
 	if err != nil {
-		t.Skip("no git here")
+		t.Skip("git is missing: apt-get install git")
 	}
 	dir := t.TempDir()
 	run := func(in string, args ...string) string {

@@ -108,7 +108,7 @@ func TestScriptWithoutTools(t *testing.T) {
 
 func TestScriptsPatchesApply(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("no git")
+		t.Skip("git is missing: apt-get install git")
 	}
 	dir := t.TempDir()
 	tools := func(tool, args string) string {

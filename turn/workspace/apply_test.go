@@ -12,7 +12,7 @@ import (
 // folder, in git's own files, or through a link.
 func TestHostilePatches(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("for root, as the others here")
+		t.Skip("the guest agent in these tests changes users, which needs root")
 	}
 	add := func(name, mode, content string) string {
 		return "diff --git a/" + name + " b/" + name + "\nnew file mode " + mode + "\n--- /dev/null\n+++ b/" + name +

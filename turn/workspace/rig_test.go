@@ -56,10 +56,10 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("the guest agent here is for root")
+		t.Skip("the guest agent in these tests changes users, which needs root")
 	}
 	if _, err := osexec.LookPath("git"); err != nil {
-		t.Skip("no git here")
+		t.Skip("git is missing: apt-get install git")
 	}
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

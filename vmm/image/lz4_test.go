@@ -62,7 +62,7 @@ func TestLZ4Truncated(t *testing.T) {
 func TestLZ4ForeignWriter(t *testing.T) {
 	path, err := exec.LookPath("lz4")
 	if err != nil {
-		t.Skip("lz4 is not installed")
+		t.Skip("lz4 is missing: apt-get install lz4")
 	}
 	var want bytes.Buffer
 	for n := range 3 << 20 {

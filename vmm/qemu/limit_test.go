@@ -17,7 +17,7 @@ func TestPin(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all.Count() < 2 {
-		t.Skip("one CPU only")
+		t.Skip("skipped, since threads can be moved only where there are two CPUs")
 	}
 	self := unix.Gettid()
 	for _, tt := range []struct {
