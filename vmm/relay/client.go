@@ -76,7 +76,7 @@ func (c *client) admit(p *packet, first bool) (err error) {
 		case flags == frame.FlagShutdown:
 			return c.shutdown(p, &forwarded)
 		case first && r.guest.Generation >= agent.BulkGeneration && frame.IsShmRequest(p.frame()) && len(p.body()) == shmRequestSize:
-			c.out.push(newPacket(frame.ShmReject))
+			c.out.pushRaw(frame.ShmReject)
 			return nil
 		}
 		return misuse("id 0 with flags 0x%02x", flags)

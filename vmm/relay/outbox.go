@@ -21,20 +21,25 @@ const (
 	// batchBytes is how much small frames are joined into for one write.
 	batchBytes = 64 << 10
 	smallFrame = 16 << 10
+	// passingFrame is the size up to which a frame may pass those of other operations.
+	passingFrame = 4 << 10
 )
 
-// outbox is what waits to be written to one client.
+// outbox is what waits to be written to one client. Small frames of operations that have nothing in front of them pass
+// the others: an answer to a ping does not wait behind megabytes of a file.
 type outbox struct {
 	mu     sync.Mutex
 	change sync.Cond // pushed, popped or closed
+	first  fifo
 	q      fifo
+	behind map[uint32]int // by id, what waits in q
 	closed bool
 	total  *atomic.Int64 // bytes in all outboxes
 	taken  int           // bytes the writer holds
 }
 
 func newOutbox(total *atomic.Int64) *outbox {
-	o := &outbox{total: total}
+	o := &outbox{total: total, behind: map[uint32]int{}}
 	o.change.L = &o.mu
 	return o
 }
@@ -49,7 +54,7 @@ func (o *outbox) waitRoom(size int) {
 }
 
 func (o *outbox) full(size int) bool {
-	waiting := o.q.bytes + o.taken
+	waiting := o.first.bytes + o.q.bytes + o.taken
 	if waiting == 0 {
 		return false // a frame always fits into an empty outbox
 	}
@@ -57,37 +62,60 @@ func (o *outbox) full(size int) bool {
 	if o.total.Load() > outboxTotal {
 		limit = outboxFloor
 	}
-	return waiting+size > limit || o.q.len() >= outboxFrames
+	return waiting+size > limit || o.first.len()+o.q.len() >= outboxFrames
 }
 
-// push queues a packet whatever the limit (waitRoom is the limit); the outbox owns it from here.
+// push queues a frame whatever the limit (waitRoom is the limit); the outbox owns it from here.
 func (o *outbox) push(p *packet) {
 	o.mu.Lock()
+	defer o.mu.Unlock()
+	q := &o.q
+	if id := p.id(); p.size <= passingFrame && !p.isBulk() && o.behind[id] == 0 {
+		q = &o.first
+	} else if !o.closed {
+		o.behind[id]++
+	}
+	o.pushTo(q, p)
+}
+
+// pushRaw queues bytes that are no frame, before everything that has not been sent.
+func (o *outbox) pushRaw(b []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.pushTo(&o.first, newPacket(b))
+}
+
+func (o *outbox) pushTo(q *fifo, p *packet) {
 	if o.closed {
-		o.mu.Unlock()
 		p.free()
 		return
 	}
-	o.q.push(p)
+	q.push(p)
 	o.total.Add(int64(p.size))
 	o.change.Broadcast()
-	o.mu.Unlock()
 }
 
 // take waits for packets and moves a batch of them to dst; none means the end.
 func (o *outbox) take(dst []*packet) []*packet {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for o.q.len() == 0 && !o.closed {
+	for o.first.len()+o.q.len() == 0 && !o.closed {
 		o.change.Wait()
 	}
 	if o.closed {
 		return dst
 	}
-	for o.q.len() > 0 && len(dst) < cap(dst) && (o.taken == 0 || o.taken+o.q.peek().size <= batchBytes) {
-		p := o.q.pop()
+	add := func(p *packet) {
 		o.taken += p.size
 		dst = append(dst, p)
+	}
+	for o.first.len() > 0 && len(dst) < cap(dst)-1 && o.taken < batchBytes/2 {
+		add(o.first.pop())
+	}
+	// One of the others each time, so that they are never passed for ever.
+	for n := 0; o.q.len() > 0 && len(dst) < cap(dst) && (n == 0 || o.taken+o.q.peek().size <= batchBytes); n++ {
+		left(o.behind, o.q.peek().id())
+		add(o.q.pop())
 	}
 	return dst
 }
@@ -105,7 +133,8 @@ func (o *outbox) wrote() {
 func (o *outbox) close() {
 	o.mu.Lock()
 	o.closed = true
-	o.total.Add(int64(-o.q.bytes))
+	o.total.Add(int64(-o.first.bytes - o.q.bytes))
+	o.first.clear()
 	o.q.clear()
 	o.change.Broadcast()
 	o.mu.Unlock()

@@ -51,7 +51,7 @@ func (r *Relay) join(conn net.Conn, quiet bool) *client {
 			rand.Read(c.inc[:])
 		}
 		// Before anything else that could be sent to it.
-		c.out.push(newPacket(r.prologue(c)))
+		c.out.pushRaw(r.prologue(c))
 		s.state, s.client, s.inc = slotTaken, c, c.inc
 		return c
 	}
