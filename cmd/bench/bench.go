@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"msb/agentclient"
@@ -62,7 +61,7 @@ func (b *bench) run(ctx context.Context) error {
 	if err := b.latency(ctx, port, client); err != nil {
 		return fmt.Errorf("latency: %w", err)
 	}
-	if err := b.loaded(ctx, client); err != nil {
+	if err := b.loaded(ctx, home); err != nil {
 		return fmt.Errorf("latency under load: %w", err)
 	}
 	client.Close()
@@ -252,47 +251,4 @@ func (b *bench) latency(ctx context.Context, port *pumped, client *agentclient.C
 		timeRow("exec of true: p50", median(execs), median(trips), "(round trip of the port)"),
 	)
 	return nil
-}
-
-// loaded compares a ping beside a bulk read and a bulk write that take all they can get with one on an idle link.
-func (b *bench) loaded(ctx context.Context, client *agentclient.Client) error {
-	pings := func(n int) ([]time.Duration, error) {
-		var took []time.Duration
-		for range n {
-			d, err := client.Ping(ctx)
-			if err != nil {
-				return nil, err
-			}
-			took = append(took, d)
-		}
-		return took, nil
-	}
-	idle, err := pings(300)
-	if err != nil {
-		return err
-	}
-	const size = 64 << 20
-	if _, err := upload(ctx, client, "/tmp/loaded", size); err != nil {
-		return err
-	}
-	load, stop := context.WithCancel(ctx)
-	var work sync.WaitGroup
-	work.Go(func() {
-		for load.Err() == nil {
-			_, _ = download(load, client, "/tmp/loaded", size)
-		}
-	})
-	work.Go(func() {
-		for load.Err() == nil {
-			_, _ = upload(load, client, "/tmp/loaded2", size)
-		}
-	})
-	busy, err := pings(300)
-	stop()
-	work.Wait()
-	if err != nil {
-		return err
-	}
-	b.rows = append(b.rows, timeRow("ping: p95 beside bulk both ways", percentile(busy, 95), median(idle), "<= 5 (idle p50)"))
-	return errors.Join(client.FS().Remove(ctx, "/tmp/loaded"), client.FS().Remove(ctx, "/tmp/loaded2"))
 }
