@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -101,7 +102,7 @@ func TestModify(t *testing.T) {
 		{"1", "256M", 1, 0},
 		{"3", "1G", 3, 768},
 	} {
-		b.msb("modify", b.name, "-c", tt.cpus, "-m", tt.memory)
+		b.msb("modify", b.name, "-c", tt.cpus, "-m", tt.memory, "--timeout", "5m")
 		cpus, memory := b.guest()
 		if cpus != tt.wantCPUs || memory-small < tt.grown-16 || memory-small > tt.grown+16 {
 			t.Errorf("-c %s -m %s: the guest has %d CPUs, %d MiB more than at first", tt.cpus, tt.memory, cpus, memory-small)
@@ -159,7 +160,7 @@ func TestModify(t *testing.T) {
 		t.Error(err)
 	}
 	// What it gave up is taken, and the host has it back.
-	b.msb("modify", b.name, "-m", "256M", "--timeout", "1m")
+	b.msb("modify", b.name, "-m", "256M", "--timeout", "5m")
 	if _, memory := b.guest(); memory > small+16 {
 		t.Errorf("the guest has %d MiB, at first it had %d", memory, small)
 	}
@@ -184,6 +185,23 @@ func TestModify(t *testing.T) {
 	b.msb("modify", b.name, "--label", "a=b", "-m", "512M", "-c", "2")
 	if out := b.msb("modify", b.name, "-m", "1G", "--dry-run"); !strings.Contains(out, "512M") {
 		t.Errorf("dry run: %s", out)
+	}
+	// Several at once: the config and the runtime are of one mind afterwards.
+	var work sync.WaitGroup
+	for _, m := range []string{"512M", "640M", "768M", "896M"} {
+		work.Go(func() {
+			if out, err := b.try("modify", b.name, "-m", m, "--no-wait"); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+	work.Wait()
+	var v struct {
+		MemoryMiB uint64 `json:"memory_mib"`
+		Live      liveView
+	}
+	if b.inspect(&v); v.MemoryMiB != v.Live.Memory.TargetMiB {
+		t.Errorf("the config says %d MiB, the runtime %+v", v.MemoryMiB, v.Live.Memory)
 	}
 	b.msb("modify", b.name, "--max-memory", "2G", "-e", "COLOUR=green", "-m", "384M", "--restart")
 	if out := b.msb("exec", b.name, "--", "sh", "-c", "echo $COLOUR"); out != "green\n" {

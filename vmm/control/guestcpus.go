@@ -20,8 +20,9 @@ const (
 
 const (
 	guestTimeout  = 5 * time.Second        // of one pass over the guest's CPUs
-	guestPatience = 30 * time.Second       // until a guest is left alone that does not follow
+	guestPatience = 30 * time.Second       // until a guest that does not follow is asked less often
 	guestRetry    = 200 * time.Millisecond // between passes: a CPU takes a moment to be noticed
+	guestSlow     = 10 * time.Second       // the same, once patience is at its end
 )
 
 // guestCPUs brings the guest's CPUs online and offline. A guest that does not
@@ -105,7 +106,7 @@ func (g *guestCPUs) await(ctx context.Context, most time.Duration, reached func(
 func (g *guestCPUs) run(ctx context.Context) {
 	var again <-chan time.Time
 	var since time.Time // of the first pass for the present target that did not reach it
-	chasing := 0
+	chasing, complained := 0, false
 	for {
 		select {
 		case <-ctx.Done():
@@ -121,7 +122,7 @@ func (g *guestCPUs) run(ctx context.Context) {
 		want, pass := g.want, g.asked
 		g.mu.Unlock()
 		if want != chasing {
-			chasing, since = want, time.Now()
+			chasing, since, complained = want, time.Now(), false
 		}
 		seen, err := g.pass(ctx, want)
 		g.mu.Lock()
@@ -140,12 +141,11 @@ func (g *guestCPUs) run(ctx context.Context) {
 		case time.Since(since) < guestPatience:
 			again = time.After(guestRetry)
 		default:
-			g.log.Warn("the guest does not use the CPUs that it should", "target", want, "online", seen, "error", err)
-			g.mu.Lock()
-			if g.want == want {
-				g.want, chasing = 0, 0
+			if !complained {
+				g.log.Warn("the guest does not use the CPUs that it should", "target", want, "online", seen, "error", err)
 			}
-			g.mu.Unlock()
+			complained = true
+			again = time.After(guestSlow)
 		}
 	}
 }
