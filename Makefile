@@ -70,7 +70,7 @@ testhome: build
 	@MSB_HOME=$(TESTHOME) $(BIN)/msb image build tiny --if-missing
 
 # Programs that the tests drive: a database on the mount, a multiplexer around the screen, readers of what we write.
-TESTDEPS := sqlite3 tmux cpio lz4
+TESTDEPS := sqlite3 tmux cpio lz4 fio stress-ng
 testdeps:
 	@$(MAKE) --no-print-directory deps DEPS="$(DEPS) $(TESTDEPS)"
 
@@ -99,7 +99,7 @@ fuzz:
 
 # Long runs: the same tests, over and over, the race detector on.
 SOAK ?= 20
-soak: deps testhome
+soak: testdeps testhome
 	$(TESTENV) MSB_SOAK=1 CGO_ENABLED=1 $(GO) test -race -count $(SOAK) -timeout 6h ./...
 
 lint:
