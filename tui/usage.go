@@ -22,6 +22,7 @@ const (
 type usage struct {
 	cpu, memory []float64 // parts of what it has, oldest first
 	last        *control.Metrics
+	guest       *control.GuestMetrics // what it told last
 	stop        context.CancelFunc
 }
 
@@ -31,19 +32,22 @@ func (u *usage) add(m control.Metrics, sb vmm.Sandbox) {
 		used := float64(m.Machine.CPUNanos-min(u.last.Machine.CPUNanos, m.Machine.CPUNanos)) / float64(m.TimeNanos-u.last.TimeNanos)
 		u.cpu = sample(u.cpu, used/float64(max(sb.CPUs, 1)))
 	}
-	if used, total := u.bytes(m, sb); total > 0 {
+	if m.Guest != nil {
+		u.guest = m.Guest
+	}
+	if used, total := u.bytes(sb, m.Machine.ResidentBytes); total > 0 {
 		u.memory = sample(u.memory, float64(used)/float64(total))
 	}
 	u.last = &m
 }
 
-// bytes is the memory in use and in all: of the guest where it tells, else of the
-// host.
-func (u *usage) bytes(m control.Metrics, sb vmm.Sandbox) (used, total uint64) {
-	if g := m.Guest; g != nil && g.MemoryTotalBytes >= g.MemoryAvailableBytes {
+// bytes is the memory in use and in all: what the guest told last, else what the
+// machine has of the host's.
+func (u *usage) bytes(sb vmm.Sandbox, resident uint64) (used, total uint64) {
+	if g := u.guest; g != nil && g.MemoryTotalBytes >= g.MemoryAvailableBytes {
 		return g.MemoryTotalBytes - g.MemoryAvailableBytes, g.MemoryTotalBytes
 	}
-	return m.Machine.ResidentBytes, uint64(max(sb.MemoryMiB, 0)) << 20
+	return resident, uint64(max(sb.MemoryMiB, 0)) << 20
 }
 
 func sample(list []float64, v float64) []float64 {
@@ -67,8 +71,8 @@ func spark(list []float64) string {
 
 // memoryText is the memory of a sandbox: what is used of it, where that is known.
 func (u *usage) memoryText(sb vmm.Sandbox) string {
-	if u != nil && u.last != nil && u.last.Guest != nil {
-		if used, total := u.bytes(*u.last, sb); total > 0 {
+	if u != nil && u.guest != nil {
+		if used, total := u.bytes(sb, 0); total > 0 {
 			return fmt.Sprintf("%d/%d MiB", used>>20, total>>20)
 		}
 	}
