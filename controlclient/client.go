@@ -41,8 +41,9 @@ type Client struct {
 type Option func(*config)
 
 type config struct {
-	timeout time.Duration
-	verify  func(ctx context.Context) (Identity, error)
+	timeout  time.Duration
+	verify   func(ctx context.Context) (Identity, error)
+	identify func(net.Conn) (Identity, error) // who listens at the other end
 }
 
 // WithRequestTimeout bounds the wait for a reply. A timeout never means that the
@@ -50,7 +51,7 @@ type config struct {
 func WithRequestTimeout(d time.Duration) Option { return func(c *config) { c.timeout = d } }
 
 func configure(opts []Option) config {
-	c := config{timeout: RequestTimeout}
+	c := config{timeout: RequestTimeout, identify: peer}
 	for _, o := range opts {
 		o(&c)
 	}

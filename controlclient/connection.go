@@ -94,7 +94,7 @@ func (c *Connection) dial(ctx context.Context) (net.Conn, Identity, error) {
 	if err != nil {
 		return nil, Identity{}, err
 	}
-	who, err := peer(conn)
+	who, err := c.cfg.identify(conn)
 	if c.cfg.verify != nil {
 		var want Identity
 		if err == nil {
