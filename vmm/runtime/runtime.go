@@ -293,7 +293,7 @@ func (r *run) bootError(ctx context.Context, err error) error {
 func (r *run) startServices(ctx context.Context, work *sync.WaitGroup) {
 	for _, service := range r.deps.Services {
 		s := Sandbox{
-			Home: r.home, Config: r.config, VM: r.vm, Relay: r.relay, Pauser: r.pauser, Log: r.log.With("part", service.Name),
+			Home: r.home, Config: r.config, VM: r.vm, Relay: r.relay, Pauser: r.pauser, Traffic: &r.traffic, Log: r.log.With("part", service.Name),
 		}
 		if service.Prepare != nil {
 			if err := service.Prepare(ctx, s); err != nil {
