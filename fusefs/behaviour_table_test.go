@@ -424,6 +424,63 @@ func scenarios() []scenario {
 			s.root("openwrite", fmt.Sprint("gone", i), flags)
 		}
 	})
+	script("moves", func(s *scripted) {
+		for _, d := range []string{"a", "b"} {
+			s.root("mkdir", d, 0o755)
+		}
+		for _, k := range kinds {
+			for _, watch := range []string{"a", "b", "a/x", "b/x", "b/x2"} {
+				s.add(maker(k, "a/x", 0o755))
+				s.seen(watch, "rename", "a/x", "b/x")
+				s.seen(watch, "rename", "b/x", "b/x2")
+				s.seen(watch, "rename", "b/x2", "b/x2")
+				s.seen(watch, "link", "b/x2", "a/y")
+				s.root("stat", "a")
+				s.root("stat", "b")
+				s.root("stat", "b/x2")
+				s.root("sameparent", "b/x2", "b")
+				s.root("unlink", "a/y")
+				rm := remover(k, "b/x2")
+				rm.watch = watch
+				s.add(rm)
+			}
+		}
+		s.root("mkdir", "a/deep", 0o755)
+		s.root("mkdir", "a/deep/er", 0o755)
+		s.root("rename", "a/deep/er", "b/er")
+		s.root("sameparent", "b/er", "b")
+		for _, n := range []string{"a", "a/deep", "b", "b/er"} {
+			s.root("stat", n)
+		}
+	})
+	script("slashes", func(s *scripted) {
+		s.root("mkdir", "d", 0o755)
+		s.root("create", "f", 0o644)
+		s.root("symlink", "d", "l")
+		for _, n := range []string{"d/", "f/", "l/", "new/", "d//", "l/.", "d/../f", "d/../d/.."} {
+			s.root("stat", n)
+			s.root("open", n, unix.O_RDONLY)
+			s.root("open", n, unix.O_CREAT|unix.O_RDWR)
+			s.root("mkdir", n, 0o755)
+			s.root("unlink", n)
+			s.root("symlink", "x", n)
+			s.root("link", "f", n)
+			s.root("rename", "f", n)
+			s.root("rename", n, "other")
+			s.root("rename", "other", n)
+			s.root("readlink", n)
+			s.root("truncate", n, 1)
+			s.root("mknod", n, unix.S_IFIFO|0o644)
+		}
+		s.root("readdir", ".")
+	})
+	script("running", func(s *scripted) {
+		for _, how := range []string{"write", "truncate", "trunc", "rename", "unlink"} {
+			s.root("running", "prog", how)
+			s.root("stat", "prog")
+			s.root("unlink", "prog")
+		}
+	})
 	script("sizes", func(s *scripted) {
 		s.root("create", "f", 0o644)
 		for _, n := range []int{0, 1, 4095, 4096, 4097, 1 << 20, 1 << 33, 8 << 40, 0, 123, -1, 1 << 62} {

@@ -1,8 +1,10 @@
 package fusefs_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"syscall"
@@ -127,6 +129,51 @@ func result(err error) string {
 	return err.Error()
 }
 
+// running copies a program to path, runs it, and does something to it meanwhile.
+func running(path, how string) string {
+	prog, err := exec.LookPath("sleep")
+	if err != nil {
+		return err.Error()
+	}
+	data, err := os.ReadFile(prog)
+	if err != nil {
+		return err.Error()
+	}
+	if err := os.WriteFile(path, data, 0o755); err != nil {
+		return err.Error()
+	}
+	cmd := exec.Command(path, "1000")
+	for { // another test's child may have the file open for writing for a moment
+		if err = cmd.Start(); !errors.Is(err, unix.ETXTBSY) {
+			break
+		}
+		cmd = exec.Command(path, "1000")
+	}
+	if err != nil {
+		return err.Error()
+	}
+	defer func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	}()
+	switch how {
+	case "write":
+		_, err = unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	case "truncate":
+		err = unix.Truncate(path, 1)
+	case "trunc":
+		_, err = unix.Open(path, unix.O_RDWR|unix.O_TRUNC|unix.O_CLOEXEC, 0)
+	case "rename":
+		err = unix.Rename(path, path+"2")
+		if err == nil {
+			err = unix.Rename(path+"2", path)
+		}
+	case "unlink":
+		err = unix.Unlink(path)
+	}
+	return result(err)
+}
+
 // perform makes one system call in dir.
 func perform(dir, call string, args []any) string {
 	path := func(i int) string {
@@ -171,6 +218,13 @@ func perform(dir, call string, args []any) string {
 		var st unix.Stat_t
 		serr := unix.Fstat(fd, &st)
 		return fmt.Sprint(result(uerr), result(err), result(serr), st.Nlink, st.Size)
+	case "running": // something done to a program that runs
+		return running(path(0), args[1].(string))
+	case "sameparent":
+		var up, parent unix.Stat_t
+		err := unix.Stat(path(0)+"/..", &up)
+		perr := unix.Stat(path(1), &parent)
+		return fmt.Sprint(result(err), result(perr), up.Ino == parent.Ino)
 	case "mknod":
 		return result(unix.Mknod(path(0), uint32(num(1)), int(unix.Mkdev(1, 3))))
 	case "symlink":
