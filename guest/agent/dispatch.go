@@ -110,13 +110,15 @@ func (a *server) overrun(id uint32, v uint8) {
 	}
 }
 
-// reject answers with core.error, which peers before generation 5 do not know.
+// reject answers with core.error, which peers before generation 5 do not know. It is small whatever the host sent, for
+// who reads the input must not wait until the host has read the answer.
 func (a *server) reject(id uint32, v uint8, kind, message, offending string) {
 	if v < agent.ErrorGeneration {
 		return
 	}
-	p := agent.ErrorPayload{Kind: kind, Message: message}
+	p := agent.ErrorPayload{Kind: kind, Message: port.Clip(message)}
 	if offending != "" {
+		offending = port.Clip(offending)
 		p.OffendingType = &offending
 	}
 	_ = a.out.send(id, agent.Error, p)

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"msb/guest/port"
 	"msb/protocol/agent"
 	"msb/protocol/frame"
 )
@@ -247,7 +248,7 @@ func (z *freezer) refuse(attempt, message string) {
 func (z *freezer) fail(attempt, kind, disposition, message string) {
 	z.send(agent.Error, agent.ErrorPayload{
 		Kind:            kind,
-		Message:         message,
+		Message:         port.Clip(message),
 		WorkloadFailure: &agent.WorkloadFailure{AttemptID: attempt, Disposition: disposition},
 	})
 }

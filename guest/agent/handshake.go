@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"msb/guest/exec"
+	"msb/guest/port"
 	"msb/protocol/agent"
 	"msb/protocol/frame"
 )
@@ -49,7 +50,7 @@ func (a *server) failBoot(err error) error {
 	if errors.Is(err, errShutdown) {
 		return err
 	}
-	_ = a.out.send(0, agent.Error, agent.ErrorPayload{Kind: agent.KindInvalidSession, Message: "guest boot: " + err.Error()})
+	_ = a.out.send(0, agent.Error, agent.ErrorPayload{Kind: agent.KindInvalidSession, Message: port.Clip("guest boot: " + err.Error())})
 	return err
 }
 

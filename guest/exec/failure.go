@@ -33,7 +33,7 @@ func (f *failure) Unwrap() error { return f.err }
 
 // message is the wire form.
 func (f *failure) message() agent.ExecFailedPayload {
-	p := agent.ExecFailedPayload{Kind: f.kind, Message: f.Error()}
+	p := agent.ExecFailedPayload{Kind: f.kind, Message: port.Clip(f.Error())}
 	if f.stage != "" {
 		p.Stage = &f.stage
 	}

@@ -12,7 +12,6 @@ package files
 
 import (
 	"context"
-	"strings"
 	"sync"
 	"time"
 
@@ -29,9 +28,6 @@ const (
 
 	maxStreamsPerOwner = 256
 	maxStreams         = 16384
-
-	// maxText bounds the error texts that repeat what the host sent, in bytes.
-	maxText = 1024
 )
 
 // Service serves the file operations of all clients. Its methods are called by one goroutine, Has, CloseOwner and
@@ -127,21 +123,13 @@ func offerError(v uint8) string {
 
 // reject answers a request that cannot be decoded. Peers below generation 5 do not know core.error.
 func (s *Service) reject(id uint32, v uint8, err error) {
-	text := clip("decode payload for core.fs.request: " + err.Error())
+	text := port.Clip("decode payload for core.fs.request: " + err.Error())
 	if v < agent.ErrorGeneration {
 		s.refuse(id, text)
 		return
 	}
 	name := agent.FSRequest.String()
 	_ = s.out.Send(id, agent.Error, agent.ErrorPayload{Kind: agent.KindInvalidPayload, Message: text, OffendingType: &name})
-}
-
-// clip keeps text short: it may repeat what the host sent.
-func clip(text string) string {
-	if len(text) > maxText {
-		text = strings.ToValidUTF8(text[:maxText], "") + "…"
-	}
-	return text
 }
 
 // refuse sends a terminal failure.

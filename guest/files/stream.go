@@ -232,7 +232,7 @@ func (s *Service) Cancel(id uint32, m agent.BulkCancelPayload) {
 	if st == nil {
 		return
 	}
-	text := clip(m.Message)
+	text := port.Clip(m.Message)
 	if text == "" {
 		text = "the host cancelled the operation"
 	}

@@ -9,7 +9,6 @@ package tcp
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -27,8 +26,6 @@ const (
 
 	maxConnsPerOwner = 1024
 	maxConns         = 16384
-	// maxText bounds the error texts that repeat what the host sent, in bytes.
-	maxText = 1024
 )
 
 // Service serves the TCP connections of all clients. Its methods are called by one goroutine, Has, CloseOwner and
@@ -138,21 +135,13 @@ func (s *Service) open(ownerID, id uint32, req agent.TCPConnectPayload) string {
 
 // reject answers a request that cannot be decoded. Peers below generation 5 do not know core.error.
 func (s *Service) reject(id uint32, v uint8, err error) {
-	text := clip("decode payload for core.tcp.connect: " + err.Error())
+	text := port.Clip("decode payload for core.tcp.connect: " + err.Error())
 	if v < agent.ErrorGeneration {
 		s.fail(id, text)
 		return
 	}
 	name := agent.TCPConnect.String()
 	_ = s.out.Send(id, agent.Error, agent.ErrorPayload{Kind: agent.KindInvalidPayload, Message: text, OffendingType: &name})
-}
-
-// clip keeps text short: it may repeat what the host sent.
-func clip(text string) string {
-	if len(text) > maxText {
-		text = strings.ToValidUTF8(text[:maxText], "") + "…"
-	}
-	return text
 }
 
 // fail sends a terminal failure.
@@ -249,7 +238,7 @@ func (s *Service) Cancel(id uint32, m agent.BulkCancelPayload) {
 	if c == nil {
 		return
 	}
-	text := clip(m.Message)
+	text := port.Clip(m.Message)
 	if text == "" {
 		text = "the host cancelled the operation"
 	}
