@@ -288,6 +288,13 @@ func TestCommands(t *testing.T) {
 		if !strings.HasPrefix(string(first), "30 100") || !strings.Contains(string(rest), "40 120") {
 			t.Errorf("terminal said %q and %q", first, rest)
 		}
+		small, err := c.Exec(within(t), agentclient.ExecSpec{Cmd: "stty", Args: []string{"size"}, TTY: true, Rows: 1, Cols: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out, _ := io.ReadAll(small.Stdout()); !strings.HasPrefix(string(out), "1 1") {
+			t.Errorf("the smallest terminal said %q", out)
+		}
 	})
 }
 

@@ -19,8 +19,8 @@ import (
 
 const (
 	crowdClients = 128
-	crowdOps     = 64       // of each client, all at once
-	crowdSize    = 64 << 10 // bytes that one operation writes or reads
+	crowdOps     = 64        // of each client, all at once
+	crowdSize    = 192 << 10 // bytes that one operation writes or reads, enough for raw bulk
 )
 
 // crowd fills every place of the relay with a client that has as much raw bulk under way as one may have. Half of the

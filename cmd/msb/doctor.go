@@ -90,7 +90,7 @@ func (a *app) writeFindings(found []finding) error {
 func (a *app) examine(ctx context.Context) []finding {
 	found := []finding{a.examineHome(), a.examineSockets()}
 	found = append(found, a.examineEngines(ctx)...)
-	found = append(found, a.examineGuest(), examineFUSE(), examineTools(), a.examineKernel())
+	found = append(found, a.examineGuest(), examineFUSE(), examineTools(), examineGit(), a.examineKernel())
 	return append(found, a.examineImages(ctx)...)
 }
 
@@ -182,6 +182,16 @@ func examineTools() finding {
 			"apt-get install " + strings.Join(pkgs, " ")}
 	}
 	return finding{"image tools", findingOK, "mmdebstrap, busybox, mkfs.ext4 and others", ""}
+}
+
+// examineGit looks for what brings projects in and their changes home.
+func examineGit() finding {
+	p, err := exec.LookPath("git")
+	if err != nil {
+		return finding{"git", findingWarning, "missing: projects cannot be brought in (--workspace), nor their changes home (msb diff, patch, undo)",
+			"apt-get install git"}
+	}
+	return finding{"git", findingOK, p, ""}
 }
 
 // hasProgram looks also where an ordinary user's PATH does not.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	"msb/cmd/msb/guestbin"
@@ -77,6 +79,27 @@ func (a *app) makeDisk(ctx context.Context, c *store.Config, path string, report
 		return err
 	}
 	c.ImageSHA256 = img.SHA256
+	return nil
+}
+
+// checkDisk says what to do when a sandbox's disk, or the image that it lies on, is not there any more.
+func (a *app) checkDisk(c store.Config) error {
+	h, err := a.home()
+	if err != nil {
+		return err
+	}
+	disk := h.DiskPath(c.Name, c.Engine)
+	if _, err := os.Stat(disk); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("its disk %s is gone: `msb reset %s` gives it a fresh one", disk, c.Name)
+	}
+	if c.Engine == "process" || c.ImageSHA256 == "" {
+		return nil // the disk is whole by itself
+	}
+	base := filepath.Join(h.ImagesDir(), c.ImageSHA256+".raw")
+	if _, err := os.Stat(base); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the image %s that its disk lies on is gone (%s): put that file back, or `msb reset %s` gives it a fresh disk and loses what is on this one",
+			c.Image, base, c.Name)
+	}
 	return nil
 }
 

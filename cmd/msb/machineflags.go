@@ -48,7 +48,7 @@ func (m *machine) flags(app *app, cmd *cobra.Command) {
 	f.Var(bytesValue{&m.rootDisk, vmm.MinRootDisk}, "root-disk", "size of the disk, which is sparse (default 16G)")
 	f.StringVar(&m.kernel, "kernel", "", "a kernel of your own (bzImage or vmlinux)")
 	f.StringVar(&m.modules, "modules", "", "that kernel's modules (/lib/modules/VERSION)")
-	f.BoolVar(&m.net, "net", false, "a network with a way out")
+	f.BoolVar(&m.net, "net", false, "a network with a way out, also to this host's localhost (as 10.0.2.2)")
 	f.BoolVar(&m.noNet, "no-net", false, "no network (the default)")
 	f.StringVarP(&m.hostname, "hostname", "H", "", "host name in the sandbox (default NAME)")
 	f.StringArrayVar(&m.labels, "label", nil, "label, KEY or KEY=VALUE (repeatable)")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -52,5 +53,11 @@ func removeSandbox(ctx context.Context, app *app, h *vmm.Host, name string, forc
 	if err := unmountAll(ctx, h.Home, name, force); err != nil {
 		return err
 	}
-	return h.Remove(ctx, name, vmm.RemoveOptions{Force: force})
+	if err := h.Remove(ctx, name, vmm.RemoveOptions{Force: force}); err != nil {
+		return err
+	}
+	if dir, err := defaultUpDir(name); err == nil {
+		_ = os.Remove(dir) // the mount point that up made; one with anything in it, or in use, stays
+	}
+	return nil
 }

@@ -45,6 +45,9 @@ func (a *app) machine(ctx context.Context, c store.Config) (engine.Engine, engin
 	if err != nil {
 		return nil, engine.Spec{}, err
 	}
+	if err := a.checkDisk(c); err != nil {
+		return nil, engine.Spec{}, err
+	}
 	h, err := a.home()
 	if err != nil {
 		return nil, engine.Spec{}, err

@@ -191,15 +191,24 @@ func upDir(o *upOptions) (string, error) {
 	if o.dir != "" {
 		return o.dir, nil
 	}
-	home, err := os.UserHomeDir()
+	dir, err := defaultUpDir(o.machine.name)
 	if err != nil {
 		return "", fmt.Errorf("mount: %w; use --mount DIR", err)
 	}
+	return dir, nil
+}
+
+// defaultUpDir is where up mounts a sandbox when it is told no other place.
+func defaultUpDir(name string) (string, error) {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", err
+	}
 	dir := filepath.Join(home, "msb")
 	if isWorkTree(dir) {
-		return filepath.Join(home, "msb-"+o.machine.name), nil
+		return filepath.Join(home, "msb-"+name), nil
 	}
-	return filepath.Join(dir, o.machine.name), nil
+	return filepath.Join(dir, name), nil
 }
 
 // isWorkTree tells whether dir is somebody's project, such as a clone of msb in ~/msb. Nothing is mounted in there by

@@ -18,6 +18,9 @@ var ErrNotFound = errors.New("no such sandbox")
 // ErrExists is wrapped when a sandbox of that name exists already.
 var ErrExists = errors.New("sandbox exists already")
 
+// ErrBroken is wrapped when there is a sandbox of that name, but not enough of it to do anything with.
+var ErrBroken = errors.New("broken sandbox")
+
 // ErrLocked is wrapped when another process runs the sandbox or changes it.
 var ErrLocked = errors.New("another process holds the sandbox")
 
@@ -36,6 +39,8 @@ func (h *Home) Load(name string) (Config, error) {
 	}
 	err := readJSON(filepath.Join(h.SandboxDir(name), configFile), &c)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && h.Exists(name):
+		return c, fmt.Errorf("%w: %q has no config any more; remove what is left with `msb rm %s`", ErrBroken, name, name)
 	case errors.Is(err, fs.ErrNotExist):
 		return c, fmt.Errorf("%w: %q", ErrNotFound, name)
 	case errors.As(err, new(*fs.PathError)):
