@@ -77,6 +77,13 @@ func (c *credit) watch() {
 	}
 }
 
+// unwatch ends the reports: the host is another one, which has not asked.
+func (c *credit) unwatch() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watched, c.by = false, nil
+}
+
 // release counts a frame of n bytes of an operation as consumed.
 func (c *credit) release(k class, id uint32, n int) {
 	c.mu.Lock()

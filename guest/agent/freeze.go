@@ -153,8 +153,10 @@ func (z *freezer) stopLocked() {
 	})
 }
 
-// thaw serves core.workload.thaw. Both modes lift the freeze and carry the counters on; only `continue` may end a
-// freeze that has not been answered.
+// thaw serves core.workload.thaw. Both modes lift the freeze and carry the counters on: the grants that go with the answer
+// are the first ones and what was consumed, whoever the host is, so that input which nobody has consumed yet is charged to
+// the next host as it was to the last. Only `continue` may end a freeze that has not been answered; `restore` comes from a
+// host that took over a frozen guest, which knows the position and the grants of that moment and has asked for nothing.
 func (z *freezer) thaw(id uint32, v uint8, p *agent.ThawPayload) {
 	if !z.check(id, v, p.AttemptID) {
 		return
@@ -178,9 +180,9 @@ func (z *freezer) thaw(id uint32, v uint8, p *agent.ThawPayload) {
 	case z.state == stopping && p.Mode == agent.ThawContinue:
 		z.abort()
 		z.refuse(p.AttemptID, "the freeze was abandoned by a thaw")
-		z.startThaw()
+		z.startThaw(p.Mode)
 	case z.state == frozen || z.state == stuck:
-		z.startThaw()
+		z.startThaw(p.Mode)
 	case z.state == thawing: // its answer is on the way
 	default:
 		z.refuse(p.AttemptID, "the freeze has not been answered yet")
@@ -188,7 +190,7 @@ func (z *freezer) thaw(id uint32, v uint8, p *agent.ThawPayload) {
 }
 
 // startThaw lets the commands run again; the answer follows.
-func (z *freezer) startThaw() {
+func (z *freezer) startThaw(mode string) {
 	z.state = thawing
 	attempt, stopped := z.attempt, z.stopped
 	z.a.helpers.Go(func() {
@@ -203,6 +205,9 @@ func (z *freezer) startThaw() {
 		}
 		z.state, z.last = running, attempt
 		z.a.exec.Latch(false)
+		if mode == agent.ThawRestore {
+			z.a.credit.unwatch()
+		}
 		z.thawed(attempt)
 		z.a.releaseOutput()
 	})
