@@ -227,6 +227,14 @@ func (s *asker) until(ctx context.Context, id string, end context.CancelCauseFun
 	}
 }
 
+// prompt shows the last line of what is asked and waits for an answer. What was typed until now is none: what it would be
+// an answer to was not yet on the screen.
+func (s *asker) prompt(ctx context.Context, format string, args ...any) (string, error) {
+	from := s.lines.forget()
+	fmt.Fprintf(s.app.io.Err, format, args...)
+	return s.lines.next(ctx, from)
+}
+
 // question shows the request, page by page, and returns the answer.
 func (s *asker) question(ctx context.Context, r approval.Request) (approval.Answer, error) {
 	deny := approval.Answer{}
@@ -241,8 +249,7 @@ func (s *asker) question(ctx context.Context, r approval.Request) (approval.Answ
 			s.say("%s", l)
 		}
 		lines = lines[page:]
-		fmt.Fprintf(s.app.io.Err, "  %d lines more: Enter shows them, n denies > ", len(lines))
-		text, err := s.lines.next(ctx, s.lines.forget())
+		text, err := s.prompt(ctx, "  %d lines more: Enter shows them, n denies > ", len(lines))
 		if err != nil {
 			return deny, err
 		}
@@ -253,8 +260,7 @@ func (s *asker) question(ctx context.Context, r approval.Request) (approval.Answ
 	for _, l := range lines {
 		s.say("%s", l)
 	}
-	fmt.Fprint(s.app.io.Err, "  Enter or n: deny   r: deny with a reason   y: allow once   s: for this session   w: always in this workspace > ")
-	text, err := s.lines.next(ctx, s.lines.forget())
+	text, err := s.prompt(ctx, "  Enter or n: deny   r: deny with a reason   y: allow once   s: for this session   w: always in this workspace > ")
 	if err != nil {
 		return deny, err
 	}
@@ -266,8 +272,7 @@ func (s *asker) question(ctx context.Context, r approval.Request) (approval.Answ
 	case "w":
 		return approval.Answer{Allow: true, Scope: approval.ScopeWorkspace}, nil
 	case "r":
-		fmt.Fprint(s.app.io.Err, "  reason, for the model > ")
-		reason, err := s.lines.next(ctx, s.lines.forget())
+		reason, err := s.prompt(ctx, "  reason, for the model > ")
 		deny.Reason = strings.TrimSpace(reason)
 		return deny, err
 	}

@@ -32,7 +32,8 @@ type sessions interface {
 	list(ctx context.Context) ([]turn.Info, error)
 	show(ctx context.Context, ref string) (turn.Info, error)
 	rename(ctx context.Context, ref, name string) error
-	remove(ctx context.Context, ref string) error
+	// remove ends the turn under way only if force is set.
+	remove(ctx context.Context, ref string, force bool) error
 }
 
 type liveSessions struct{ c *socket.Client }
@@ -44,7 +45,14 @@ func (s liveSessions) show(ctx context.Context, ref string) (turn.Info, error) {
 func (s liveSessions) rename(ctx context.Context, ref, name string) error {
 	return s.c.Rename(ctx, ref, name)
 }
-func (s liveSessions) remove(ctx context.Context, ref string) error {
+func (s liveSessions) remove(ctx context.Context, ref string, force bool) error {
+	i, err := s.c.Show(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if i.State == turn.StateTurn && !force {
+		return fmt.Errorf("session %s: %w; --force cancels it", short(i), turn.ErrTurnActive)
+	}
 	if err := s.c.CloseSession(ctx, ref); err != nil {
 		return err
 	}
@@ -71,7 +79,7 @@ func (s storedSessions) rename(_ context.Context, ref, name string) error {
 	_, err := s.s.Rename(ref, name)
 	return err
 }
-func (s storedSessions) remove(_ context.Context, ref string) error {
+func (s storedSessions) remove(_ context.Context, ref string, _ bool) error {
 	_, err := s.s.Remove(ref)
 	return err
 }
@@ -209,7 +217,8 @@ func (p *textPrinter) past(e turn.Event) {
 }
 
 func newSessionRmCmd(app *app) *cobra.Command {
-	return &cobra.Command{
+	var force bool
+	cmd := &cobra.Command{
 		Use:               "rm NAME SESSION...",
 		Short:             "Remove sessions with their transcripts",
 		Example:           "  msb session rm demo 3f2a",
@@ -223,11 +232,13 @@ func newSessionRmCmd(app *app) *cobra.Command {
 			defer done()
 			var errs []error
 			for _, ref := range args[1:] {
-				errs = append(errs, s.remove(ctx, ref))
+				errs = append(errs, s.remove(ctx, ref, force))
 			}
 			return errors.Join(errs...)
 		}),
 	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "cancel a turn that is under way")
+	return cmd
 }
 
 func newSessionRenameCmd(app *app) *cobra.Command {

@@ -83,11 +83,23 @@ func TestTurnAsksAtTheTerminal(t *testing.T) {
 
 	p = sit(t, home, nil, "turn", "x", "--prompt", "look around")
 	p.sees(choice)
+	session, _, _ := strings.Cut(mustMSB(t, home, "session", "ls", "x", "-q"), "\n")
+	for _, args := range [][]string{{"turn", "x", "--prompt", "too", "--session", session}, {"session", "rm", "x", session}} {
+		if out, err := msb(t, home, args...); err == nil || !strings.Contains(out, "turn already in progress") {
+			t.Errorf("%v in a turn: %v, %s", args, err, out)
+		}
+	}
 	p.types("\x03")
 	exits(t, p, exitInterrupted)
 	if list := mustMSB(t, home, "approvals", "x", "--list"); list != "" {
 		t.Errorf("waiting: %s", list)
 	}
+
+	// A patch is shown in a pager.
+	p = sit(t, home, []string{"PAGER=sed s/^/paged:/"}, "diff", "x")
+	p.sees("paged:")
+	p.sees("MSB-DEMO.md")
+	exits(t, p, exitOK)
 
 	// The result goes home after a yes.
 	p = sit(t, home, nil, "patch", "apply", "x")
