@@ -32,7 +32,7 @@ func newCpCmd(app *app) *cobra.Command {
 		Aliases: []string{"copy"},
 		Short:   "Copy files to, from and between sandboxes",
 		Long: `Copy a file or a directory tree. Either side, or both, is NAME:/path; with --socket PATH it is
-:/path. Modes, times and symlinks are kept. DST is taken as a directory when it is one or ends
+:/path. Modes, times, symlinks and holes are kept. DST is taken as a directory when it is one or ends
 in a slash, and gets SRC in it; SRC/. stands for what is in SRC. "-" is standard input or
 output, for one file.
 

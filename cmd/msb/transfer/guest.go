@@ -177,7 +177,11 @@ func (d *GuestDir) File(ctx context.Context, info Info, content io.Reader) (err 
 	if err != nil {
 		return err
 	}
-	_, err = f.Upload(ctx, content, 0)
+	if s, count, ok := openSparse(content); ok {
+		err = uploadSparse(ctx, f, s, count)
+	} else {
+		_, err = f.Upload(ctx, content, 0)
+	}
 	if cerr := f.Close(context.WithoutCancel(ctx)); err == nil {
 		err = cerr
 	}

@@ -69,7 +69,11 @@ func (d *HostDir) File(ctx context.Context, info Info, content io.Reader) error 
 		return d.fail("create", info.Name, err)
 	}
 	f := os.NewFile(uintptr(fd), filepath.Join(d.path, info.Name))
-	_, err = io.Copy(onlyWriter{f}, content)
+	w := &sparseWriter{f: f}
+	_, err = io.Copy(onlyWriter{w}, content)
+	if err == nil {
+		err = w.finish()
+	}
 	if err == nil {
 		err = ctx.Err()
 	}
