@@ -18,7 +18,7 @@ import (
 
 // What only a guest with msb.fs offers.
 func TestNodeFeatures(t *testing.T) {
-	s := newSandbox(t, nil)
+	s := newSandbox(t, func(s *sandbox) { s.opts.WatchTimeout = -1 }) // what the guest does is seen at the next open
 	for _, c := range features {
 		t.Run(c.name, func(t *testing.T) {
 			sub := *s

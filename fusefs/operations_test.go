@@ -58,7 +58,7 @@ func TestOperations(t *testing.T) {
 		{"stock", "GOMAXPROCS=2", true}, {"stock, one thread", "GOMAXPROCS=1", true},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			s := newSandbox(t, func(s *sandbox) { s.stock = v.stock })
+			s := newSandbox(t, func(s *sandbox) { s.stock, s.opts.WatchTimeout = v.stock, -1 }) // what the guest does is seen at the next open
 			s.mount.stop()
 			s.startMount(v.env)
 			for _, c := range operations {
