@@ -44,7 +44,7 @@ type feed struct {
 	asked   uint64 // how often somebody wanted to know that everything is read
 	read    uint64 // asked, as it was when everything was read last
 	moved   chan struct{}
-	slow    bool   // the host let somebody wait in vain, and has not caught up since
+	slow    bool // the host let somebody wait in vain, and has not caught up since
 	ended   bool
 	why     unix.Errno
 	message string
