@@ -92,7 +92,9 @@ func contract() inventory {
 	return s
 }
 
-func inventoryFile(s inventory) string { return fmt.Sprintf("testdata/schema/%s-%d.json", s.Name, s.Version) }
+func inventoryFile(s inventory) string {
+	return fmt.Sprintf("testdata/schema/%s-%d.json", s.Name, s.Version)
+}
 
 // TestSchemaSnapshot holds the payloads against the frozen inventories: of the
 // contract, which never changes, and of each extension. What is new needs a
