@@ -314,7 +314,7 @@ func runs(b []byte) bool {
 			continue
 		}
 		switch t, _ := env.Type(); t {
-		case agent.ExecRequest, agent.TCPConnect:
+		case agent.ExecRequest, agent.TCPConnect, agent.ExecOpen, agent.NodeRequest, agent.WatchRequest:
 			return true
 		case agent.FSRequest:
 			var p agent.FSRequestPayload

@@ -83,6 +83,8 @@ func wireName(b []byte) string {
 	return string(b)
 }
 
+var errTwice = record.Malformed("envelope has a key twice")
+
 func parseEnvelope(body []byte) (e Envelope, rest []byte, err error) {
 	c := record.Cursor{B: body}
 	m, n, err := c.Head()
@@ -109,6 +111,9 @@ func parseEnvelope(body []byte) (e Envelope, rest []byte, err error) {
 		}
 		switch string(key) {
 		case "v":
+			if haveV {
+				return e, nil, errTwice
+			}
 			m, v, err := c.Head()
 			if err != nil {
 				return e, nil, err
@@ -118,6 +123,9 @@ func parseEnvelope(body []byte) (e Envelope, rest []byte, err error) {
 			}
 			e.V, haveV = uint8(v), true
 		case "t":
+			if haveT {
+				return e, nil, errTwice
+			}
 			t, err := c.String(record.Text)
 			if err != nil {
 				return e, nil, err
@@ -127,6 +135,9 @@ func parseEnvelope(body []byte) (e Envelope, rest []byte, err error) {
 			}
 			e.T, haveT = wireName(t), true
 		case "p":
+			if haveP {
+				return e, nil, errTwice
+			}
 			if e.P, err = c.ByteString(); err != nil {
 				return e, nil, err
 			}

@@ -46,6 +46,8 @@ func TestReaderErrors(t *testing.T) {
 	}{
 		{"length 0", "00000000", ErrTooShort},
 		{"length 1", "0000000100", ErrTooShort},
+		{"length 2", "000000020000", ErrTooShort},
+		{"length 3", "00000003000000", ErrTooShort},
 		{"length 4", "0000000400000000", ErrTooShort},
 		{"length 4194305", "00400001", ErrTooLarge},
 		{"length all ones", "ffffffff", ErrTooLarge},

@@ -32,7 +32,9 @@ func (g *guest) obliging() {
 			}
 			answer = frame.AppendLease(nil, frame.Lease{Event: frame.LeaseDisconnected, Start: d.IDStart, End: d.IDEndExclusive, Incarnation: frame.Incarnation(d.Incarnation)})
 		}
-		if _, err := g.control.Write(answer); err != nil {
+		if g.answers != nil {
+			g.answers(answer)
+		} else if _, err := g.control.Write(answer); err != nil {
 			return
 		}
 	}

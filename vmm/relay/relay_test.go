@@ -314,16 +314,24 @@ func TestClientThatStopsReading(t *testing.T) {
 	p, other := r.dial(), r.dial()
 	p.send(readRequest(t, 1))
 	r.guest.want(readRequest(t, 1))
-	// Much more than the relay keeps for it.
+	// A file of 1 GiB, of which the client reads 20 MiB.
 	payload := make([]byte, 1<<20)
-	sent := make(chan struct{})
+	most := int64(0)
+	read := make(chan error, 1)
 	go func() {
-		defer close(sent)
-		for i := range 64 {
-			r.guest.send(encodeBulk(t, 1, frame.BulkFilesystem, frame.FlowGuestToHost, uint64(i)<<20, payload))
-		}
+		_, err := io.CopyN(io.Discard, p.conn, 20<<20)
+		read <- err
 	}()
-	<-sent // the guest is never blocked for good
+	for i := range uint64(1024) { // the guest is never blocked for good
+		r.guest.send(encodeBulk(t, 1, frame.BulkFilesystem, frame.FlowGuestToHost, i<<20, payload))
+		most = max(most, r.relay.Stats().Waiting)
+	}
+	if err := <-read; err != nil {
+		t.Error(err)
+	}
+	if most > outboxBytes {
+		t.Errorf("%d bytes waited for it", most)
+	}
 	r.guest.gone()
 	r.alive(other, other.start)
 	if w := r.relay.Stats().Waiting; w != 0 {

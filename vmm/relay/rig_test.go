@@ -72,6 +72,7 @@ type guest struct {
 	frames  *frame.Reader
 	ready   []byte
 	v       uint8
+	answers func(wire []byte) // how an obliging guest writes, when others write too
 }
 
 func newRig(t testing.TB, k kind) *rig {

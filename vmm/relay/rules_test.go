@@ -132,3 +132,47 @@ func TestClientRules(t *testing.T) {
 		})
 	}
 }
+
+// TestRecordRules is the same for raw records of a write that is open.
+func TestRecordRules(t *testing.T) {
+	const id = 5
+	good := encodeBulk(t, id, frame.BulkFilesystem, frame.FlowHostToGuest, 0, []byte("xy"))
+	with := func(at int, b ...byte) []byte {
+		wire := bytes.Clone(good)
+		copy(wire[at:], b)
+		return wire
+	}
+	for name, tt := range map[string]struct {
+		wire []byte
+		pass bool
+	}{
+		"good":                           {good, true},
+		"offset that is not the next":    {with(13, 0, 0, 0, 0, 0, 0, 1), true}, // the guest's to refuse
+		"offset and length past 64 bits": {with(13, 255, 255, 255, 255, 255, 255, 255, 255), false},
+		"flags 0x09":                     {with(8, 0x09), false},
+		"flags 0x18":                     {with(8, 0x18), false},
+		"flags 0xff":                     {with(8, 0xff), false},
+		"another kind":                   {with(9, frame.BulkTCP), false},
+		"kind 0":                         {with(9, 0), false},
+		"the guest's flow":               {with(10, frame.FlowGuestToHost), false},
+		"reserved bytes":                 {with(11, 1), false},
+		"no payload":                     {unhex("00000011 00000005 08 01 01 0000 0000000000000000"), false},
+		"an id that is not open":         {with(4, 0, 0, 0, 6), false},
+		"an id of another client":        {with(4, 0x02, 0, 0, 0), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, kind{generation: 9})
+			p, other := r.dial(), r.dial()
+			p.send(writeRequest(t, id))
+			r.guest.want(writeRequest(t, id))
+			p.send(tt.wire)
+			if tt.pass {
+				r.guest.want(tt.wire)
+			} else {
+				p.dropped()
+				r.guest.gone()
+			}
+			r.alive(other, other.start)
+		})
+	}
+}
