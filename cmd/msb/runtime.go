@@ -33,7 +33,7 @@ func newRuntimeCmd(app *app) *cobra.Command {
 			})
 			return runtime.Run(cmd.Context(), h, args[0], runtime.Deps{
 				Machine:  app.machine,
-				Services: []runtime.Service{control.Service(vault, guestOf), turnService(), shellService(), trafficService()},
+				Services: []runtime.Service{control.Service(vault, guestOf), turnService(vault), shellService(), trafficService()},
 			})
 		},
 	}

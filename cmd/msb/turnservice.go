@@ -22,11 +22,12 @@ import (
 	"msb/turn/socket"
 	"msb/turn/workspace"
 	"msb/vmm/runtime"
+	"msb/vmm/secrets"
 )
 
 // turnService serves turn.sock of a sandbox beside its relay: sessions, brokers and approvals live in the runtime's
 // process.
-func turnService() runtime.Service {
+func turnService(vault *secrets.Vault) runtime.Service {
 	var l *net.UnixListener
 	prepare := func(_ context.Context, s runtime.Sandbox) (err error) {
 		l, err = socket.Listen(s.Home.TurnSocket(s.Config.Name))
@@ -36,7 +37,7 @@ func turnService() runtime.Service {
 		guest := agentGuest{socket: s.Home.AgentSocket(s.Config.Name), work: workspace.At(workspaceDir(s.Home, s.Config.Name)), log: s.Log}
 		e, err := newTurnEngine(engineParts{
 			name: s.Config.Name, dir: s.Home.SandboxDir(s.Config.Name), settings: s.Home.Config,
-			dial: guest.dial, before: guest.before, log: s.Log,
+			dial: guest.dial, before: guest.before, secrets: vault.Use, log: s.Log,
 		})
 		if err != nil {
 			l.Close()
@@ -61,6 +62,7 @@ type engineParts struct {
 	settings string // the user's settings file, read whenever it is needed
 	dial     func(ctx context.Context, c turnrpc.GuestConfig) (io.ReadWriteCloser, error)
 	before   func(ctx context.Context, i turn.Info) error
+	secrets  func(name, host string) (string, error) // of the sandbox; nil = it has none
 	log      *slog.Logger
 }
 
@@ -119,7 +121,7 @@ func newTurnEngine(p engineParts) (*turnEngine, error) {
 		audit.Close()
 		return nil, err
 	}
-	store := creds.Open(config.CredentialsDir(p.settings))
+	store := creds.Open(config.CredentialsDir(p.settings)).ForSandbox(p.secrets)
 	offline := func() bool {
 		c, err := config.Load(p.settings)
 		return err != nil || c.Offline

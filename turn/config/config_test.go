@@ -146,7 +146,7 @@ func TestMistakesNameTheirPlace(t *testing.T) {
 		{"userinfo", model + "    base_url: https://u:p@a.example\n", `c:5:15: models[0]: an address must not hold a user or password: use a credential`},
 		{"other host", model + "    hosts: [b.example]\n", `c:5:12: models[0]: hosts does not contain api.openai.com, the host of base_url`},
 		{"no base_url", "models:\n  - name: a\n    provider: vllm\n    model: m\n", `c:2:5: models[0]: unsupported provider "vllm": give its base_url`},
-		{"source", model + "    credential: {source: vault, name: x}\n", `c:5:17: models[0]: unknown source "vault": use env, keyring, file or command`},
+		{"source", model + "    credential: {source: vault, name: x}\n", `c:5:17: models[0]: unknown source "vault": use env, keyring, file, command or sandbox`},
 		{"anchor", "models: &a []\n", `c:1:9: models: anchors and aliases are not supported`},
 		{"second document", "offline: true\n---\noffline: true\n", `c:2:1: a second document begins here; only one is allowed`},
 		{"syntax", "models: [\n  - x\n", `c:2:3: `},

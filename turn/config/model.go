@@ -166,6 +166,17 @@ func (m Model) Guest() turnrpc.GuestModel {
 	return turnrpc.GuestModel{Name: m.Name, Provider: m.Provider, Model: m.Model}
 }
 
+// Host is where requests go, without a port; "" if that is not known.
+func (m Model) Host() string { return hostOf(m.BaseURL) }
+
+func hostOf(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return u.Hostname()
+}
+
 // Scripted tells whether the profile is the built-in script and no model.
 func (m Model) Scripted() bool { return m.Provider == ProviderDemo }
 

@@ -50,6 +50,10 @@ type OAuth struct {
 // EveryTool is the key of Policy for all tools that are not named.
 const EveryTool = "*"
 
+// Host is where requests to a server at a URL go, without a port; "" for a
+// program.
+func (s Server) Host() string { return hostOf(s.URL) }
+
 // PolicyOf is what to do when a tool is called.
 func (s Server) PolicyOf(tool string) string {
 	if p, ok := s.Policy[tool]; ok {

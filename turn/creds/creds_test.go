@@ -83,6 +83,7 @@ func TestSources(t *testing.T) {
 		{"chatty command", creds.Ref{Source: "command", Command: []string{"yes", canary}}, "more than"},
 		{"no command", creds.Ref{Source: "command", Command: []string{"/nonexistent/x"}}, "no such file"},
 		{"keyring", creds.Ref{Source: "keyring", Name: "nothere"}, "msb creds set nothere"},
+		{"sandbox without one", creds.Ref{Source: "sandbox", Name: "API_KEY"}.For("api.example.com"), "only a running sandbox"},
 		{"unknown", creds.Ref{Source: "vault", Name: "x"}, "unknown source"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

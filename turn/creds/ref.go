@@ -13,17 +13,28 @@ const (
 	SourceKeyring = "keyring" // an entry of the user's keyring
 	SourceFile    = "file"    // a file of mode 0600
 	SourceCommand = "command" // what a command prints
+	SourceSandbox = "sandbox" // a secret of the sandbox, for the hosts that may get it
 )
 
 // Ref says where a credential is. It holds nothing secret.
 type Ref struct {
 	Source string `yaml:"source,omitempty" json:"source"`
-	// Name is the variable, the entry of the keyring or the file. A file name
+	// Name is the variable, the entry of the keyring, the sandbox's secret or the
+	// file. A file name
 	// without a slash is in the store's folder, where `msb creds set` puts it;
 	// "~/" is the home directory.
 	Name string `yaml:"name,omitempty" json:"name,omitempty"`
 	// Command is the program and its arguments; no shell is involved.
 	Command []string `yaml:"command,omitempty" json:"command,omitempty"`
+
+	host string // see For
+}
+
+// For is the reference for requests to a host, a name or an address without a
+// port. Secrets of a sandbox are given out for no other.
+func (r Ref) For(host string) Ref {
+	r.host = host
+	return r
 }
 
 var (
@@ -45,9 +56,9 @@ func (r Ref) Check() error {
 		return fmt.Errorf("a credential from %q has no command", r.Source)
 	}
 	switch r.Source {
-	case SourceEnv:
+	case SourceEnv, SourceSandbox:
 		if !variable.MatchString(r.Name) {
-			return fmt.Errorf("%q is not the name of a variable", r.Name)
+			return fmt.Errorf("%q is not the name of a variable or a secret", r.Name)
 		}
 	case SourceKeyring:
 		return CheckName(r.Name)
@@ -69,9 +80,9 @@ func (r Ref) Check() error {
 			return errors.New("a credential from a command needs the command, as a list of words")
 		}
 	case "":
-		return errors.New("a credential needs a source: env, keyring, file or command")
+		return errors.New("a credential needs a source: env, keyring, file, command or sandbox")
 	default:
-		return fmt.Errorf("unknown source %q: use env, keyring, file or command", r.Source)
+		return fmt.Errorf("unknown source %q: use env, keyring, file, command or sandbox", r.Source)
 	}
 	return nil
 }

@@ -45,6 +45,8 @@ func (s *Store) Resolve(ctx context.Context, r Ref) (Secret, error) {
 		text, err = readSecret(s.filePath(r.Name))
 	case SourceCommand:
 		text, err = runCommand(ctx, r.Command)
+	case SourceSandbox:
+		text, err = s.sandboxSecret(r)
 	}
 	if err == nil {
 		text, err = clean(text)
@@ -53,6 +55,16 @@ func (s *Store) Resolve(ctx context.Context, r Ref) (Secret, error) {
 		return Secret{}, fmt.Errorf("credential from %s: %w", r, err)
 	}
 	return NewSecret(text), nil
+}
+
+func (s *Store) sandboxSecret(r Ref) (string, error) {
+	switch {
+	case s.sandbox == nil:
+		return "", errors.New("only a running sandbox has its secrets, and only its turns can use them; `msb inspect NAME` lists them and the hosts that they are for")
+	case r.host == "":
+		return "", errors.New("a secret of a sandbox goes to the hosts that it is for, and to no program of this machine")
+	}
+	return s.sandbox(r.Name, r.host)
 }
 
 // clean takes the line end off and refuses what cannot be in a header.

@@ -20,12 +20,19 @@ import (
 // mode 0600 each, and a list of the names that are in the keyring. It is safe
 // for concurrent use, by several processes too.
 type Store struct {
-	dir  string
-	ring chan struct{} // one use of the keyring at a time
+	dir     string
+	ring    chan struct{} // one use of the keyring at a time
+	sandbox func(name, host string) (string, error)
 }
 
 // Open returns the store in a folder, which need not exist yet.
 func Open(dir string) *Store { return &Store{dir: dir, ring: make(chan struct{}, 1)} }
+
+// ForSandbox is the store for a process that has the secrets of a sandbox: use
+// returns one for a request to a host. It is asked for every request.
+func (s *Store) ForSandbox(use func(name, host string) (string, error)) *Store {
+	return &Store{dir: s.dir, ring: s.ring, sandbox: use}
+}
 
 // Stored is one credential that msb keeps.
 type Stored struct {

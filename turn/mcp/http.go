@@ -80,7 +80,7 @@ func (s *server) bearer(known *secrets) bearer {
 		case refused != nil:
 			err = &LoginError{Server: s.conf.Name}
 		default:
-			secret, err = s.b.o.Credentials.Resolve(ctx, *s.conf.Credential)
+			secret, err = s.b.o.Credentials.Resolve(ctx, s.conf.Credential.For(s.conf.Host()))
 		}
 		if err == nil && !secret.Empty() {
 			known.add(secret)

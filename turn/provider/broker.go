@@ -134,7 +134,7 @@ func (b *Broker) start(ctx context.Context, s *stream, req turnrpc.ProviderReque
 		defer cancel()
 		defer context.AfterFunc(s.ctx, cancel)()
 		var err error
-		if secret, err = b.o.Credentials.Resolve(ctx, *ref); err != nil {
+		if secret, err = b.o.Credentials.Resolve(ctx, ref.For(s.model.Host())); err != nil {
 			b.log.Error("credential of a model", "model", s.model.Name, "err", err)
 			return fmt.Errorf("credential for model %q: not available; run `msb model test %s` on the host", s.model.Name, s.model.Name)
 		}

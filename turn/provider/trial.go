@@ -28,7 +28,7 @@ func Test(ctx context.Context, m config.Model, credentials Resolver) (Report, er
 	var secret creds.Secret
 	if m.Credential != nil {
 		var err error
-		if secret, err = credentials.Resolve(ctx, *m.Credential); err != nil {
+		if secret, err = credentials.Resolve(ctx, m.Credential.For(m.Host())); err != nil {
 			return report, fmt.Errorf("model profile %s: %w", m.Name, err)
 		}
 	}
