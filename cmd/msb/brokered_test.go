@@ -173,6 +173,33 @@ func TestTurnWithAModelServer(t *testing.T) {
 			t.Errorf("the log is to have the reason, without the key:\n%s", log)
 		}
 	})
+	t.Run("a model that says no more", func(t *testing.T) {
+		for _, c := range []struct {
+			name      string
+			args      []string
+			interrupt bool
+			code      int
+		}{{"until the time is over", []string{"--timeout", "2s"}, false, exitTimeout}, {"until Ctrl-C", nil, true, exitInterrupted}} {
+			hanging, over := make(chan struct{}, 1), make(chan struct{})
+			s.plays(modelStep{text: "And", hang: true, hanging: hanging, gone: over})
+			cmd := exec.Command(filepath.Join(suite.bin, "msb"), append([]string{"turn", "x", "--json", "--prompt", "go", "--model", "claude"}, c.args...)...)
+			cmd.Env, cmd.Dir = testEnv(home), home
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			<-hanging
+			if c.interrupt {
+				if err := cmd.Process.Signal(os.Interrupt); err != nil {
+					t.Error(err)
+				}
+			}
+			_ = cmd.Wait()
+			if code := cmd.ProcessState.ExitCode(); code != c.code {
+				t.Errorf("%s: exit code %d, want %d", c.name, code, c.code)
+			}
+			<-over // the request to the server is closed
+		}
+	})
 	t.Run("an allowed command cannot be the agent", func(t *testing.T) {
 		enemy := filepath.Join(t.TempDir(), "enemy")
 		build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", enemy, "msb/guest/turn/turntest/enemy")

@@ -300,6 +300,12 @@ func TestForeignGuest(t *testing.T) {
 			}
 		}
 	})
+	t.Run("workspace", func(t *testing.T) {
+		out, err := msb(t, home, "turn", "--rpc-socket", filepath.Join(home, "s"), "--prompt", "hi", "--workspace", home)
+		if err == nil || !strings.Contains(out, "for sandboxes of msb's own") {
+			t.Errorf("%v, %s", err, out)
+		}
+	})
 	t.Run("denied", func(t *testing.T) {
 		out, code := runForeign(t, home, &foreignGuest{t: t, version: 4}, "turn", "--prompt", "hi", "--approve", "deny")
 		if code != exitDenied || !strings.Contains(out, "denied because there is no one to ask") {

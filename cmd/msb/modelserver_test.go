@@ -36,6 +36,7 @@ type modelStep struct {
 	// hang leaves the answer without an end until the client goes away; hanging is told when the text is out.
 	hang    bool
 	hanging chan<- struct{}
+	gone    chan<- struct{} // is closed when it did
 }
 
 type modelCall struct{ name, args string }
@@ -192,6 +193,9 @@ func (s *modelServer) hangs(r *http.Request, step modelStep) bool {
 		step.hanging <- struct{}{}
 	}
 	<-r.Context().Done()
+	if step.gone != nil {
+		close(step.gone)
+	}
 	return true
 }
 

@@ -90,6 +90,9 @@ func (a *app) turnArgs(args []string, o *turnOptions) (name string, err error) {
 	if err := o.project.check(); err != nil {
 		return "", err
 	}
+	if o.rpc.socket != "" && o.project.dir != "" {
+		return "", &usageError{errors.New("--workspace is for sandboxes of msb's own; a guest at --rpc-socket has its own files")}
+	}
 	if stdin {
 		b, err := io.ReadAll(io.LimitReader(a.io.In, 1<<20))
 		if err != nil {
