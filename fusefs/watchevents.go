@@ -91,7 +91,7 @@ func (w *watch) one(e *agent.WatchEvent) (notes []note) {
 			child.touch()
 		}
 		n := note{node: dir.id, name: name}
-		if a, _, _ := dir.recall(); mine && e.Node != 0 && e.Change == agent.WatchDeleted && a.Ino != 0 {
+		if mine && e.Node != 0 && e.Change&named == agent.WatchDeleted {
 			if a, _, _ := child.recall(); a.Nlink == 1 || child.kind() == syscall.S_IFDIR {
 				n.child = child.id
 			}
