@@ -37,8 +37,6 @@ const (
 	directPatience = 10 * time.Millisecond
 	// directRest bounds the wait for the rest of an answer that has begun.
 	directRest = 10 * time.Second
-	// directGrace is how long an answer that nobody waits for may take to come.
-	directGrace = time.Minute
 	// directSocket is the size that a socket's buffer should have, so that a
 	// piece of data fits.
 	directSocket = 2 << 20
@@ -67,10 +65,10 @@ func (e *lostDirect) Unwrap() []error { return []error{syscall.ENOTCONN, e.err} 
 // reply is the head of an answer whose beginning has been read ahead.
 type reply struct{ size int } // of the body
 
-// ask sends a request and waits until its answer begins. When ctx ends first,
-// the answer is left to orphan, if that is not nil, and d is gone for the
-// caller, as with every error.
-func (d *direct) ask(ctx context.Context, p *agent.NodeRequestPayload, orphan func(*direct)) (reply, error) {
+// ask sends a request and waits until its answer begins. When ctx ends first, d
+// is closed, and so it is with every error: what the guest has not begun it then
+// does not do, and what the request has brought it takes back.
+func (d *direct) ask(ctx context.Context, p *agent.NodeRequestPayload) (reply, error) {
 	d.id++
 	if err := d.out.Request(d.id, p); err != nil {
 		d.pool.put(d)
@@ -82,12 +80,8 @@ func (d *direct) ask(ctx context.Context, p *agent.NodeRequestPayload, orphan fu
 		if err == nil {
 			break
 		}
-		if err != blocking.ErrTimeout {
-			return reply{}, d.lose(err)
-		}
-		if ctx.Err() != nil {
-			d.pool.drop(d) // what was not sent whole is not done
-			return reply{}, context.Cause(ctx)
+		if err := d.waiting(ctx, err); err != nil {
+			return reply{}, err
 		}
 	}
 	for {
@@ -95,16 +89,22 @@ func (d *direct) ask(ctx context.Context, p *agent.NodeRequestPayload, orphan fu
 		if err == nil {
 			return d.head()
 		}
-		if err != blocking.ErrTimeout {
-			return reply{}, d.lose(err)
-		}
-		if ctx.Err() != nil {
-			if orphan == nil || !d.pool.spawn(func() { orphan(d) }) {
-				d.pool.drop(d)
-			}
-			return reply{}, context.Cause(ctx)
+		if err := d.waiting(ctx, err); err != nil {
+			return reply{}, err
 		}
 	}
+}
+
+// waiting returns nil when what failed may go on.
+func (d *direct) waiting(ctx context.Context, err error) error {
+	if err != blocking.ErrTimeout {
+		return d.lose(err)
+	}
+	if ctx.Err() != nil {
+		d.pool.drop(d)
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 func (d *direct) lose(err error) error {
@@ -187,39 +187,17 @@ func (d *direct) decode(a reply, ops []agent.NodeOp) ([]agent.NodeResult, error)
 
 // do is Nodes.Do.
 func (d *direct) do(ctx context.Context, as *agent.NodeIdentity, ops []agent.NodeOp) ([]agent.NodeResult, error) {
-	a, err := d.ask(ctx, &agent.NodeRequestPayload{Ops: ops, As: as}, func(d *direct) { d.orphan(ops) })
+	a, err := d.ask(ctx, &agent.NodeRequestPayload{Ops: ops, As: as})
 	if err != nil {
 		return nil, err
 	}
 	return d.decode(a, ops)
 }
 
-// orphan waits for an answer that nobody waits for any more and undoes what it
-// has brought.
-func (d *direct) orphan(ops []agent.NodeOp) {
-	for waited := time.Duration(0); ; waited += directPatience {
-		err := d.need(frame.Overhead)
-		if err == nil {
-			break
-		}
-		if err != blocking.ErrTimeout || waited >= directGrace {
-			d.pool.drop(d)
-			return
-		}
-	}
-	a, err := d.head()
-	if err != nil {
-		return
-	}
-	if results, _ := d.decode(a, ops); len(results) > 0 {
-		(&Nodes{c: d.pool.c}).undo(ops, results)
-	}
-}
-
 // readAt reads len(p) bytes, at most agent.MaxNodeInline, straight into p.
 func (d *direct) readAt(ctx context.Context, handle agent.NodeRef, p []byte, off int64) (int, error) {
 	ops := []agent.NodeOp{&agent.NodeRead{Handle: handle, Offset: uint64(off), Len: uint32(len(p))}}
-	a, err := d.ask(ctx, &agent.NodeRequestPayload{Ops: ops}, nil)
+	a, err := d.ask(ctx, &agent.NodeRequestPayload{Ops: ops})
 	if err != nil {
 		return 0, err
 	}
@@ -266,7 +244,7 @@ func short(n, want int) error {
 // join makes the connection share a session of the guest's.
 func (d *direct) join(ctx context.Context, session []byte) error {
 	ops := []agent.NodeOp{&agent.NodeJoin{Session: bytes.Clone(session)}}
-	a, err := d.ask(ctx, &agent.NodeRequestPayload{Ops: ops}, nil)
+	a, err := d.ask(ctx, &agent.NodeRequestPayload{Ops: ops})
 	if err != nil {
 		return err
 	}

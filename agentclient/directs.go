@@ -79,17 +79,6 @@ func (ds *directs) wait() {
 	}
 }
 
-// spawn runs f in the background, unless all is over.
-func (ds *directs) spawn(f func()) bool {
-	ds.mu.Lock()
-	defer ds.mu.Unlock()
-	if ds.closed {
-		return false
-	}
-	ds.work.Go(f)
-	return true
-}
-
 // take returns a connection for one request, nil when there is none to be had.
 func (ds *directs) take(ctx context.Context) *direct {
 	if ds == nil || ctx.Err() != nil {

@@ -14,7 +14,7 @@ import (
 const forgetBatch = 1024
 
 // farewellPause is how long handles and lookups wait for more to go with them.
-const farewellPause = 5 * time.Millisecond
+const farewellPause = 20 * time.Millisecond
 
 // farewell gives back what nobody needs any more: handles and lookups. One
 // request is under way at a time, so that what comes meanwhile goes together. A handle that was written to or is locked

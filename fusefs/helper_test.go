@@ -74,6 +74,7 @@ type config struct {
 	Script      string // name of a script for the peer; "" = the real agent
 	Stock       bool   // use nothing that a stock agent does not have
 	Relayed     bool   // everything goes through the relay
+	Few         uint32 // ids of a connection; 0 = as many as the relay gives
 	Options     fusefs.Options
 }
 
@@ -154,7 +155,16 @@ func serveMount() {
 	}
 	fusefs.LimitEntries(100000) // TestEndlessDirectory; the others stay below
 	c.Options.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	dial := func(ctx context.Context) (*agentclient.Client, error) { return agentclient.Dial(ctx, c.Socket) }
+	socket := c.Socket
+	if c.Few > 0 {
+		socket += ".few"
+		l, err := listen(socket)
+		if err != nil {
+			fail(err)
+		}
+		go serveFew(l, c.Socket, c.Few)
+	}
+	dial := func(ctx context.Context) (*agentclient.Client, error) { return agentclient.Dial(ctx, socket) }
 	if !c.Relayed {
 		c.Options.Direct = func(ctx context.Context) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", c.files())
@@ -319,6 +329,7 @@ type sandbox struct {
 	stock  bool
 
 	relayed bool
+	few     uint32
 }
 
 func needFUSE(t *testing.T) {
@@ -366,7 +377,7 @@ func (s *sandbox) startGuest() {
 
 func (s *sandbox) startMount(env ...string) {
 	s.t.Helper()
-	s.mount = start(s.t, "mount", config{Socket: s.socket, Dir: s.dir, Options: s.opts, Stock: s.stock, Relayed: s.relayed}, nil, env...)
+	s.mount = start(s.t, "mount", config{Socket: s.socket, Dir: s.dir, Options: s.opts, Stock: s.stock, Relayed: s.relayed, Few: s.few}, nil, env...)
 	s.t.Cleanup(func() { fusefs.Unmount(s.dir) })
 	s.mount.expect("ready")
 }

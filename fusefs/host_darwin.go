@@ -50,6 +50,10 @@ func findMount(dir string) (*mounted, error) {
 	return found, nil
 }
 
+// raiseReadAhead does nothing: macFUSE reads as far ahead as it is told to at the
+// mount.
+func raiseReadAhead(string, int) {}
+
 // detach takes a mount away as root, by force when it is in use.
 func detach(dir string) error {
 	if unix.Unmount(dir, 0) == nil {

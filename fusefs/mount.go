@@ -74,6 +74,7 @@ func Mount(ctx context.Context, dir string, dial DialFunc, o Options) (*Server, 
 		}
 		return nil, fmt.Errorf("mount %s: %w", dir, err)
 	}
+	raiseReadAhead(dir, chunkSize)
 	fs.mounted(device)
 	return m, nil
 }

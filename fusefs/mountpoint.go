@@ -77,7 +77,7 @@ func resolve(dir string) (string, error) {
 	return filepath.Join(parent, filepath.Base(abs)), nil
 }
 
-type mounted struct{ fsType, source string }
+type mounted struct{ fsType, source, device string }
 
 // dead tells whether the process that served the mount at dir is gone. A mount
 // of ours that lives answers statfs without its sandbox.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"msb/agentclient"
 	"msb/protocol/agent"
 )
 
@@ -53,10 +54,25 @@ func (at spot) change(ctx context.Context, as *agent.NodeIdentity, op agent.Node
 	results, err := at.run(ctx, as)
 	at.dir.names.touched(at.name)
 	if int(i) >= len(results) {
+		at.uncertain(err)
 		return nil, err
 	}
 	at.moved(results, after)
 	return results[i], nil
+}
+
+// uncertain is called when a change has failed: if it was not the guest that said
+// so, it may have happened all the same, and the kernel is to look.
+func (at spot) uncertain(err error) {
+	var refused *agentclient.NodeError
+	if errors.As(err, &refused) || errors.Is(err, syscall.ESTALE) {
+		return
+	}
+	at.dir.touch()
+	at.s.spawn(func() { // the kernel waits for the answer first
+		at.s.server.EntryNotify(at.dir.id, at.name)
+		at.s.forgetAttr(at.dir.id)
+	})
 }
 
 // moved notes that the directory has changed, and its attributes if they came.
@@ -303,6 +319,8 @@ func (s *nodeFS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, name, newName
 	from.dir.names.touched(name)
 	to.dir.names.touched(newName)
 	if int(i) >= len(results) {
+		from.uncertain(err)
+		to.uncertain(err)
 		return s.status(ctx, err)
 	}
 	for _, n := range []*inode{s.inodes.child(from.dir, name), s.inodes.child(to.dir, newName)} {

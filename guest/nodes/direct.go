@@ -85,6 +85,7 @@ type direct struct {
 	out   agent.Gathered
 
 	thread thread
+	last   *request // the one answered last, until the next one comes
 }
 
 // serve answers requests until the connection ends or what comes is none.
@@ -96,6 +97,9 @@ func (d *direct) serve() {
 	for first := true; ; first = false {
 		id, body, err := d.next()
 		if err != nil {
+			if errors.Is(err, unix.ECONNRESET) { // the last answer has not been read
+				d.last.undo()
+			}
 			return
 		}
 		err = d.answer(id, body, first)
@@ -151,6 +155,10 @@ func (d *direct) answer(id uint32, body []byte, first bool) error {
 	if !d.svc.direct.enter() {
 		return net.ErrClosed
 	}
+	if d.conn.Left() { // nobody waits for it any more: it may have stood here for long
+		d.svc.direct.leave()
+		return net.ErrClosed
+	}
 	sent := false
 	if r.err = r.check(); r.err == nil {
 		d.svc.gate <- struct{}{}
@@ -168,8 +176,42 @@ func (d *direct) answer(id uint32, body []byte, first bool) error {
 	if err := d.out.Response(id, &answer); err != nil {
 		return err
 	}
-	_, err = d.conn.WriteParts(d.out.Parts())
+	d.last = r
+	if _, err = d.conn.WriteParts(d.out.Parts()); err != nil {
+		r.undo()
+	}
 	return err
+}
+
+// undo gives back what a request has brought whose answer nobody has read.
+func (r *request) undo() {
+	if r == nil || r.table == nil {
+		return
+	}
+	done := r.results
+	for i, x := range done {
+		switch x := x.(type) {
+		case *agent.NodeEntryResult:
+			r.table.forget(x.Node, 1)
+		case *agent.NodeCreatedResult:
+			_, _ = r.close(&agent.NodeClose{Handle: x.Handle})
+			r.table.forget(x.Node, 1)
+		case *agent.NodeHandleResult:
+			_, _ = r.close(&agent.NodeClose{Handle: x.Handle})
+		case *agent.NodeListResult:
+			for _, e := range x.Entries {
+				if e.Node != 0 {
+					r.table.forget(e.Node, 1)
+				}
+			}
+		}
+		if lock, ok := r.payload.Ops[i].(*agent.NodeLock); ok && lock.Type != agent.NodeUnlock {
+			drop := *lock
+			drop.Type = agent.NodeUnlock
+			_, _ = r.lock(&drop)
+		}
+	}
+	r.results = nil
 }
 
 // sendFrom is the size of a read from which its data goes from the file to the socket without coming by here.

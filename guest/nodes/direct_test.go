@@ -202,6 +202,69 @@ func TestDirectKeepsTheTable(t *testing.T) {
 	s.must(nil, &agent.NodeGetAttr{Target: root})
 }
 
+// What a request has brought that nobody waits for any more is given back, and what has not begun is not done.
+func TestDirectLeaves(t *testing.T) {
+	dir := t.TempDir()
+	g := newGuest(t)
+	dial := g.direct(t)
+	root := g.attach(dir)
+	if err := os.WriteFile(filepath.Join(dir, "f"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	count := func() (nodes, handles int) {
+		g.svc.mu.Lock()
+		defer g.svc.mu.Unlock()
+		for _, t := range g.svc.sessions {
+			t.mu.Lock()
+			nodes, handles = nodes+len(t.nodes), handles+len(t.handles)
+			t.mu.Unlock()
+		}
+		return nodes, handles
+	}
+	nodes, _ := count()
+
+	answered := g.joined(t, dial)
+	if err := answered.send(nil, &agent.NodeLookup{Dir: root, Name: []byte("f")}, &agent.NodeOpen{Node: 0}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if _, handles := count(); handles == 1 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("nothing is opened")
+		}
+	}
+	time.Sleep(5 * time.Millisecond) // the answer is sent; if not, writing it fails
+	answered.conn.Close()
+
+	held := g.joined(t, dial)
+	g.svc.Hold()
+	if err := held.send(nil, &agent.NodeMkdir{Dir: root, Name: []byte("d"), Mode: 0o755}); err != nil {
+		t.Fatal(err)
+	}
+	held.conn.Close()
+	g.svc.Release()
+
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		g.svc.direct.mu.Lock()
+		left := len(g.svc.direct.conns)
+		g.svc.direct.mu.Unlock()
+		if left == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("connections are left")
+		}
+	}
+	if n, h := count(); n != nodes || h != 0 {
+		t.Errorf("%d nodes and %d handles are left, want %d and none", n, h, nodes)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "d")); !errors.Is(err, os.ErrNotExist) {
+		t.Error("made for somebody who had left:", err)
+	}
+}
+
 // While the guest is frozen nothing is done, and freezing waits for what is under way.
 func TestDirectHold(t *testing.T) {
 	dir := t.TempDir()

@@ -94,6 +94,20 @@ func TestSendFile(t *testing.T) {
 	}
 }
 
+func TestLeft(t *testing.T) {
+	a, b := pair(t)
+	if _, err := b.Write([]byte("last words")); err != nil || a.Left() {
+		t.Errorf("left before it has: %v", err)
+	}
+	b.Close()
+	if !a.Left() {
+		t.Error("has not left")
+	}
+	if n, err := a.Read(make([]byte, 20)); n != 10 || err != nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
 // A call that waited too long goes on where it was.
 func TestTimeout(t *testing.T) {
 	a, b := pair(t)
