@@ -30,7 +30,8 @@ type EngineOptions struct {
 	Provider NewProvider
 	MCP      func() (MCP, error)
 	// BeforeTurn runs before the guest gets a prompt, e.g. to remember the
-	// state of the workspace. An error ends the turn.
+	// state of the workspace; the title is that of the turn. An error ends the
+	// turn.
 	BeforeTurn  func(ctx context.Context, i Info) error
 	CommandUser string // see Options
 	PinImage    bool   // a session can only be resumed with the image it was recorded with

@@ -344,9 +344,10 @@ func TestEngineHeals(t *testing.T) {
 }
 
 func TestEngineBeforeTurn(t *testing.T) {
-	fail := true
+	fail, title := true, ""
 	h := newHouse(t, func(o *EngineOptions) {
 		o.BeforeTurn = func(_ context.Context, i Info) error {
+			title = i.Title
 			if fail {
 				return errors.New("workspace cannot be read")
 			}
@@ -358,8 +359,8 @@ func TestEngineBeforeTurn(t *testing.T) {
 		t.Errorf("%+v", end)
 	}
 	fail = false
-	if _, end := h.turn(t, "w", "text 1", TurnOptions{}); end.Err != "internal error" {
-		t.Errorf("%+v", end)
+	if _, end := h.turn(t, "w", "text 2", TurnOptions{}); end.Err != "internal error" || title != "text 2" {
+		t.Errorf("%+v, title %q", end, title)
 	}
 	if i, _ := h.Show("w"); i.State != StateIdle || i.Turns != 2 || i.Title != "text 1" {
 		t.Errorf("%+v", i)

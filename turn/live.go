@@ -268,7 +268,9 @@ func (l *live) run(ctx context.Context, cancel func(), name, text string, o Turn
 			}
 		}()
 		if before := l.e.o.BeforeTurn; before != nil {
-			if err := before(ctx, l.info()); err != nil {
+			i := l.info()
+			i.Title = title(text) // of this turn, not of the session's first
+			if err := before(ctx, i); err != nil {
 				return TurnResult{Canceled: ctx.Err() != nil}, err
 			}
 		}

@@ -35,7 +35,7 @@ type stored struct {
 const (
 	storedVersion = 1
 	storedName    = "context.json"
-	maxStored     = 16 << 20
+	maxStored     = 64 << 20 // more than the results of one answer's calls, escaped
 )
 
 // openConversation reads a session's file. One that is damaged is put aside, and the session starts with nothing: the
