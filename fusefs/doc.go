@@ -21,6 +21,9 @@
 //     failed later than its own call is reported by fsync and by close.
 //   - A file is read as it was at or after the moment it was opened. Names and
 //     attributes are cached for Options.EntryTimeout and Options.AttrTimeout.
+//   - While a guest tells what others change in it (msb.fs.watch), all that is
+//     cached for Options.WatchTimeout, and dropped when it has become untrue: a
+//     file is then read as it was a moment before.
 //   - Every request ends: names within 5 s, data within 30 s, and at once with
 //     ENOTCONN while there is no connection. Ctrl-C ends a request early.
 //

@@ -38,7 +38,7 @@ func (o *mountOptions) flags(cmd *cobra.Command) {
 	f.BoolVar(&o.nonEmpty, "nonempty", false, "also on a directory that is not empty, whose files it hides")
 	f.StringVar(&o.umask, "umask", "", "permissions that files do not show, in octal")
 	f.StringVar(&o.symlinks, "symlinks", "", "contain (none leads out of the mount; default), raw, or hide")
-	f.StringVar(&o.cache, "cache", "", "strict (nothing is kept), auto (for a second; default), or forever (only this mount changes files)")
+	f.StringVar(&o.cache, "cache", "", "strict (nothing is kept), auto (for a minute while the guest tells what changes; default), or forever (only this mount changes files)")
 	f.StringSliceVar(&o.uidMap, "uid-map", nil, "GUEST:HOST users that are the same; none for the ids as they are")
 	f.StringSliceVar(&o.gidMap, "gid-map", nil, "GUEST:HOST groups that are the same")
 	f.StringSliceVarP(&o.options, "options", "o", nil, "options as mount(8) has them, separated by commas")
