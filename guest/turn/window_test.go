@@ -57,7 +57,7 @@ func TestWindow(t *testing.T) {
 	for _, c := range []struct {
 		window     int
 		tokenBytes float64
-	}{{4096, 3.5}, {16_000, 4}, {16_000, 3}, {32_000, 2.7}, {128_000, 4}} {
+	}{{4096, 3.5}, {16_000, 4}, {16_000, 3}, {32_000, 2.7}} {
 		t.Run(fmt.Sprintf("%d tokens of %v bytes", c.window, c.tokenBytes), func(t *testing.T) {
 			w := &windowed{window: c.window, refuse: c.window, tokenBytes: c.tokenBytes}
 			a := start(t, w.script(func(n int) []turnrpc.ProviderEvent {
@@ -75,7 +75,7 @@ func TestWindow(t *testing.T) {
 			if w.refused > 0 || w.largest > c.window {
 				t.Errorf("%d requests were too large, the largest has %d tokens", w.refused, w.largest)
 			}
-			if w.largest < c.window/3 && c.window < 100_000 {
+			if w.largest < c.window/3 {
 				t.Errorf("the largest request has only %d of %d tokens", w.largest, c.window)
 			}
 			if len(w.orphans) > 0 {
