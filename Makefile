@@ -20,13 +20,13 @@ DEPS := qemu-system-x86 qemu-utils fuse3 e2fsprogs mmdebstrap busybox-static uid
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT  := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300
 
-.PHONY: run test test-user testdeps testhome deps build image image-update bench fuzz soak lint fmt clean help
+.PHONY: run test test-user testdeps testhome deps build image image-update bench fuzz soak screenshots lint fmt clean help
 
 run: deps build image
 	@$(BIN)/msb up $(NAME)
 
 help:
-	@printf '%s\n' 'run test deps build image image-update bench fuzz soak lint fmt clean'
+	@printf '%s\n' 'run test deps build image image-update bench fuzz soak screenshots lint fmt clean'
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
 deps:
@@ -86,6 +86,10 @@ test-user: deps testhome
 bench: deps testhome
 	MSB_HOME=$(TESTHOME) $(GO) run ./cmd/bench -msb $(BIN)/msb
 	$(TESTENV) $(GO) test -run '^$$' -bench . -benchtime 1x -timeout 30m ./...
+
+# The pictures in docs/screens, of the real thing.
+screenshots: testdeps testhome
+	MSB_GUEST=$(CURDIR)/$(BIN)/msb-guest $(GO) run ./cmd/shots -msb $(BIN)/msb -library $(TESTHOME)
 
 # Every fuzz target for FUZZTIME.
 FUZZTIME ?= 60s

@@ -266,6 +266,9 @@ func (a *App) update(m tea.Msg) tea.Cmd {
 		return a.settingsDone(m)
 	case loginMsg:
 		a.pager = newPager("log in to "+m.name, m.text, false)
+	case copiedMsg:
+		a.say(m.text, m.err)
+		return a.filesRefresh()
 	case notifiedMsg:
 		a.notifying = false
 		a.say("", m.err)

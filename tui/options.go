@@ -41,6 +41,9 @@ type Options struct {
 	Create func(ctx context.Context, b NewBox, report func(string)) error
 	// Images are the names of images to choose from.
 	Images func() []string
+	// Copy copies a file or a folder with all in it: from this machine into a
+	// folder of a sandbox, or (up is false) the other way. nil: it cannot.
+	Copy func(ctx context.Context, sb vmm.Sandbox, up bool, from, to string) error
 	// Settings is what the tab of settings works on; nil: there is none.
 	Settings Settings
 	// Shell is the program of a shell, as it is started in the sandbox.

@@ -369,7 +369,7 @@ func (a *App) footerKeys() string {
 	}
 	switch a.tab {
 	case tabFiles:
-		return a.hints(keymap.Files, "open", "open", "up_folder", "up", "edit", "edit", "changes", "changes", "preview_down", "", "preview_up", "preview", "again", "read again", next, "next", keys, "keys")
+		return a.hints(keymap.Files, "open", "open", "up_folder", "up", "edit", "edit", "changes", "changes", "upload", "upload", "download", "save", "preview_down", "", "preview_up", "preview", "again", "read again", next, "next", keys, "keys")
 	case tabEvents:
 		return a.hints(keymap.Events, "view", "session or protocols", "filter", "filter", "audit", "audit log", "up", "", "down", "", "last", "", next, "next", keys, "keys")
 	case tabBoxes:

@@ -13,6 +13,7 @@ import (
 	"msb/agentclient"
 	"msb/cmd/msb/progress"
 	"msb/cmd/msb/session"
+	"msb/cmd/msb/terminal"
 	"msb/protocol/turnrpc"
 	"msb/tui"
 	"msb/tui/plain"
@@ -103,6 +104,7 @@ func (a *app) openScreen(ctx context.Context, name string, lines bool, prompt st
 			return patch.String(), err
 		},
 		Create: a.createOnScreen,
+		Copy:   a.copyOnScreen,
 		Images: func() []string { return a.imageNames("") },
 		Audit:  func(sb vmm.Sandbox) string { return auditPath(home.SandboxDir(sb.Name)) },
 	})
@@ -114,6 +116,18 @@ func (a *app) createOnScreen(ctx context.Context, b tui.NewBox, report func(stri
 	m := machine{name: b.Name, engine: "qemu", accel: engine.AccelAuto, cpus: b.CPUs, memory: b.MemoryMiB, net: b.Net, quiet: true}
 	_, err := createSandbox(ctx, a, &m, b.Image, progress.New(a.io, io.Discard, false, true))
 	return err
+}
+
+// copyOnScreen is cp between this host and a sandbox, without its progress.
+func (a *app) copyOnScreen(ctx context.Context, sb vmm.Sandbox, up bool, from, to string) error {
+	quiet := *a
+	quiet.io = terminal.Test(nil, io.Discard, io.Discard)
+	c := &copying{app: &quiet, opt: cpOptions{quiet: true}, clients: map[string]*agentclient.Client{}}
+	defer c.close()
+	if up {
+		return c.run(ctx, from, sb.Name+":"+to)
+	}
+	return c.run(ctx, sb.Name+":"+from, to)
 }
 
 // printKeys lists the keys of the screen as they are with the settings.

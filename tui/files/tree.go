@@ -232,6 +232,24 @@ func (t *Tree) Key(ctx context.Context, k tea.KeyPressMsg) tea.Cmd {
 	return t.look(ctx)
 }
 
+// Current is the path under the cursor, as the guest calls it.
+func (t *Tree) Current() (string, bool) {
+	e, ok := t.current()
+	return e.path, ok
+}
+
+// Folder is the folder that is under the cursor, or that holds what is.
+func (t *Tree) Folder() string {
+	e, ok := t.current()
+	switch {
+	case !ok:
+		return t.root
+	case e.kind == agent.KindDir:
+		return e.path
+	}
+	return path.Dir(e.path)
+}
+
 // OnHost is where the file under the cursor is on this machine, through a
 // mount. What the guest could make lead elsewhere is refused.
 func (t *Tree) OnHost(mounts []store.Mount) (string, error) {
