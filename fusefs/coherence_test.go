@@ -394,7 +394,7 @@ func TestLostWatch(t *testing.T) {
 
 func TestManyChanges(t *testing.T) {
 	s := coherent(t)
-	n := 3000
+	n := 500
 	if os.Getenv("MSB_SOAK") != "" {
 		n = 60000
 	}

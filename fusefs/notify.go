@@ -54,7 +54,10 @@ func (n *notifier) expire(dir uint64, name string) {
 	binary.NativeEndian.PutUint64(b[headSize:], dir)
 	binary.NativeEndian.PutUint32(b[headSize+8:], uint32(len(name)))
 	binary.NativeEndian.PutUint32(b[headSize+12:], expireOnly)
-	_, _ = n.device.Write(b)
+	// Not by Write, which lets only one caller in: this may wait.
+	if conn, err := n.device.SyscallConn(); err == nil {
+		_ = conn.Control(func(fd uintptr) { _, _ = unix.Write(int(fd), b) })
+	}
 }
 
 // gone tells that a name was removed together with its file.

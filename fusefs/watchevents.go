@@ -76,7 +76,7 @@ func (w *watch) one(e *agent.WatchEvent) (notes []note) {
 	name := string(e.Name)
 	files := t.numbered(e.Node)
 	for _, dir := range t.numbered(e.Dir) {
-		if name == "" || dir.kind() != syscall.S_IFDIR {
+		if !validName(name) || dir.kind() != syscall.S_IFDIR {
 			continue
 		}
 		dir.names.touched(name)
