@@ -15,6 +15,9 @@ import (
 )
 
 func TestErrorTexts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("root hears other errors than its users do")
+	}
 	c := newClient(t)
 	writeFile(t, c.path("f"), "x")
 	if err := os.Symlink("loop", c.path("loop")); err != nil {
@@ -132,6 +135,9 @@ func TestStat(t *testing.T) {
 }
 
 func TestSetStat(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files away")
+	}
 	c := newClient(t)
 	f := c.path("f")
 	writeFile(t, f, "hello")

@@ -38,6 +38,9 @@ var ours = map[uint32]string{
 
 // The file operations recorded with the published agent 0.7.2 give the same answers here.
 func TestReplay(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the exchanges were recorded as root")
+	}
 	for _, name := range []string{"agent-0.7.2-basic.json", "agent-0.7.2-bulk.json"} {
 		t.Run(name, func(t *testing.T) {
 			raw, err := os.ReadFile("testdata/" + name)

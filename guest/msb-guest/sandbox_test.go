@@ -31,6 +31,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	syscall.Umask(0o022)
 	code := m.Run()
 	if scratch != "" {
 		os.RemoveAll(scratch)

@@ -81,7 +81,7 @@ func TestSources(t *testing.T) {
 		{"failing command", creds.Ref{Source: "command", Command: []string{"sh", "-c", "echo " + canary + "; echo " + canary + " >&2; exit 3"}}, "exit status 3"},
 		{"silent command", creds.Ref{Source: "command", Command: []string{"true"}}, "empty"},
 		{"chatty command", creds.Ref{Source: "command", Command: []string{"yes", canary}}, "more than"},
-		{"no command", creds.Ref{Source: "command", Command: []string{"/nonexistent/x"}}, "no such file"},
+		{"no command", creds.Ref{Source: "command", Command: []string{"/no-such-directory/x"}}, "no such file"},
 		{"keyring", creds.Ref{Source: "keyring", Name: "nothere"}, "msb creds set nothere"},
 		{"sandbox without one", creds.Ref{Source: "sandbox", Name: "API_KEY"}.For("api.example.com"), "only a running sandbox"},
 		{"unknown", creds.Ref{Source: "vault", Name: "x"}, "unknown source"},

@@ -128,6 +128,7 @@ func TestScriptsPatchesApply(t *testing.T) {
 		case "apply_patch":
 			cmd := exec.Command("git", "apply", "-")
 			cmd.Dir = dir
+			cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
 			cmd.Stdin = strings.NewReader(patchOf(args))
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("git apply: %v: %s", err, out)

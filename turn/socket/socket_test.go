@@ -31,7 +31,11 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	dir := t.TempDir()
+	dir, err := os.MkdirTemp("/tmp", "msbk-") // a short path, for the socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	audit, err := approval.OpenAudit(filepath.Join(dir, "audit.jsonl"))
 	if err != nil {
 		t.Fatal(err)

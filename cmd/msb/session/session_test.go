@@ -46,7 +46,12 @@ func dial(t *testing.T) *agentclient.Client {
 		t.Fatal(err)
 	}
 	r := relay.New(booted, relay.Options{})
-	socket := filepath.Join(t.TempDir(), "agent.sock")
+	dir, err := os.MkdirTemp("/tmp", "msbs-") // a short path, for the socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "agent.sock")
 	l, err := relay.Listen(socket)
 	if err != nil {
 		t.Fatal(err)

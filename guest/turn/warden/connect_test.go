@@ -19,7 +19,11 @@ func TestDialsUnixSocket(t *testing.T) {
 	config, _ := json.Marshal(turnrpc.GuestConfig{SessionID: "sid", Capability: "cap", RepoDir: "/", Model: turnrpc.GuestModel{Name: "m"}})
 	for _, from := range []string{"file", "-"} {
 		t.Run(from, func(t *testing.T) {
-			dir := t.TempDir()
+			dir, err := os.MkdirTemp("/tmp", "msbw-") // a short path, for the socket
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.RemoveAll(dir) })
 			path := filepath.Join(dir, "rpc.sock")
 			l, err := net.Listen("unix", path)
 			if err != nil {

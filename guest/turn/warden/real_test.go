@@ -54,6 +54,7 @@ func guestBinary(t *testing.T) string {
 }
 
 func TestMain(m *testing.M) {
+	syscall.Umask(0o022) // the agent is another user, and runs what is built here
 	code := m.Run()
 	if guest.path != "" {
 		_ = os.RemoveAll(filepath.Dir(guest.path))
