@@ -151,8 +151,8 @@ func FuzzStreams(f *testing.F) {
 		<-s.CloseOwner(0)
 		<-s.CloseOwner(1)
 		s.Close()
-		if len(s.streams) != 0 || len(s.handles.open) != 0 || len(s.reads)+len(s.writes) != 0 {
-			t.Fatalf("%d streams, %d handles, %d permits are left", len(s.streams), len(s.handles.open), len(s.reads)+len(s.writes))
+		if s.Len() != 0 || len(s.handles.open) != 0 || len(s.reads)+len(s.writes) != 0 {
+			t.Fatalf("%d streams, %d handles, %d permits are left", s.Len(), len(s.handles.open), len(s.reads)+len(s.writes))
 		}
 		if len(given) != taken {
 			t.Fatalf("%d frames, %d releases", taken, len(given))

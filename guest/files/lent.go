@@ -53,7 +53,7 @@ func (s *Service) Run(f Flow) (n uint64, err error) {
 		return 0, ErrSilent
 	}
 	var st stream
-	var run func() *ending
+	var run func() *bulk.Ending
 	var moved func() uint64
 	if f.Write {
 		w := &write{session: s.newLent(o, f), offset: f.Offset, expected: length(f.Len)}
@@ -83,10 +83,10 @@ func (s *Service) Run(f Flow) (n uint64, err error) {
 	switch {
 	case e == nil:
 		return moved(), nil
-	case e.silent:
+	case e.Silent:
 		return moved(), ErrSilent
 	}
-	return moved(), &FlowError{Text: e.text, Err: e.err}
+	return moved(), &FlowError{Text: e.Text, Err: e.Err}
 }
 
 func (s *Service) newLent(o *owner, f Flow) session {

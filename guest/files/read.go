@@ -74,38 +74,38 @@ func (s *Service) startRead(o *owner, id uint32, v uint8, op agent.OpRead, offer
 	}
 }
 
-func (r *read) data(in port.Input) {
-	r.end(ending{text: unknownWrite(r.id, false)})
+func (r *read) Data(in port.Input) {
+	r.End(bulk.Ending{Text: unknownWrite(r.id, false)})
 	in.Release()
 }
 
-func (r *read) record(rec frame.Bulk, release func()) {
-	r.end(violation(unknownWrite(r.id, true)))
+func (r *read) Record(rec frame.Bulk, release func()) {
+	r.End(bulk.Violation(unknownWrite(r.id, true)))
 	release()
 }
 
-func (r *read) finish(agent.BulkFinishPayload) { r.end(violation(unknownWrite(r.id, true))) }
+func (r *read) Finish(agent.BulkFinishPayload) { r.End(bulk.Violation(unknownWrite(r.id, true))) }
 
-func (r *read) credit(m agent.BulkCreditPayload) {
+func (r *read) Credit(m agent.BulkCreditPayload) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case r.over != nil:
 	case !r.bulk:
-		r.endLocked(violation("filesystem read session is not using raw bulk"))
+		r.endLocked(bulk.Violation("filesystem read session is not using raw bulk"))
 	case m.Kind != frame.BulkFilesystem || m.Flow != frame.FlowGuestToHost:
-		r.endLocked(violation("filesystem read received credit for another kind or flow"))
+		r.endLocked(bulk.Violation("filesystem read received credit for another kind or flow"))
 	default:
 		advanced, err := r.flow.Apply(m.ConsumedOffset, m.CreditLimit)
 		if err != nil {
-			r.endLocked(violation("invalid filesystem bulk credit: " + err.Error()))
+			r.endLocked(bulk.Violation("invalid filesystem bulk credit: " + err.Error()))
 		} else if advanced {
 			r.signal()
 		}
 	}
 }
 
-func (r *read) run() *ending {
+func (r *read) run() *bulk.Ending {
 	if r.offset > math.MaxInt64 {
 		return r.close(failure(failed("seek", unix.EINVAL)), nil)
 	}
@@ -123,7 +123,7 @@ func (r *read) run() *ending {
 }
 
 // room waits until the host takes more and returns how much may be read next; 0 when all has been read.
-func (r *read) room() (int, *ending) {
+func (r *read) room() (int, *bulk.Ending) {
 	for {
 		r.mu.Lock()
 		over, n := r.over, r.max
@@ -149,7 +149,7 @@ func (r *read) room() (int, *ending) {
 
 // pump reads the file and sends it. A second goroutine sends one piece while the next is read, from the second piece
 // on; a file of one piece needs none.
-func (r *read) pump() *ending {
+func (r *read) pump() *bulk.Ending {
 	p := pipe{r: r}
 	defer p.close()
 	for {
@@ -171,7 +171,7 @@ func (r *read) pump() *ending {
 			giveBuffer(buf)
 			r.own.reads.leave()
 		} else if serr := p.send(buf, n, atEnd); serr != nil {
-			return &ending{silent: true}
+			return &bulk.Ending{Silent: true}
 		}
 		if err != nil {
 			return failure(err)

@@ -33,14 +33,14 @@ const (
 // Service serves the file operations of all clients. Its methods are called by one goroutine, Has, CloseOwner and
 // Close excepted, which any may call.
 type Service struct {
+	*bulk.Operations // open streams
+
 	out    port.Out
 	split  bool
 	actors *watch.Actors // may be nil
 
 	mu       sync.Mutex
 	owners   map[uint32]*owner
-	streams  map[uint32]stream
-	retired  bulk.Retired
 	handles  handleTable
 	schedule schedule
 	closed   bool
@@ -64,13 +64,18 @@ func Report(actors *watch.Actors) Option { return func(s *Service) { s.actors = 
 // New returns a Service that answers on out.
 func New(out port.Out, opts ...Option) *Service {
 	s := &Service{
-		out:     out,
-		owners:  make(map[uint32]*owner),
-		streams: make(map[uint32]stream),
-		reads:   make(chan struct{}, maxIO),
-		writes:  make(chan struct{}, maxIO),
-		large:   make(chan struct{}, maxLarge),
+		out:    out,
+		owners: make(map[uint32]*owner),
+		reads:  make(chan struct{}, maxIO),
+		writes: make(chan struct{}, maxIO),
+		large:  make(chan struct{}, maxLarge),
 	}
+	s.Operations = bulk.NewOperations(out, frame.BulkFilesystem, s.refuse, bulk.Unknown{
+		Data:   func(id uint32) string { return unknownWrite(id, false) },
+		Record: func(id uint32) string { return unknownWrite(id, true) },
+		Credit: unknownRead,
+		Finish: func(id uint32) string { return unknownWrite(id, true) },
+	})
 	s.handles.init()
 	for _, o := range opts {
 		o(s)
@@ -83,7 +88,7 @@ func New(out port.Out, opts ...Option) *Service {
 func (s *Service) Request(ownerID, id uint32, v uint8, p []byte, release func()) {
 	var req agent.FSRequestPayload
 	if err := agent.DecodePayload(p, &req); err != nil {
-		s.reject(id, v, err)
+		s.Reject(id, v, agent.FSRequest, err)
 		release()
 		return
 	}
@@ -121,50 +126,19 @@ func offerError(v uint8) string {
 	return "raw bulk is only valid for streaming reads and writes"
 }
 
-// reject answers a request that cannot be decoded. Peers below generation 5 do not know core.error.
-func (s *Service) reject(id uint32, v uint8, err error) {
-	text := port.Clip("decode payload for core.fs.request: " + err.Error())
-	if v < agent.ErrorGeneration {
-		s.refuse(id, text)
-		return
-	}
-	name := agent.FSRequest.String()
-	_ = s.out.Send(id, agent.Error, agent.ErrorPayload{Kind: agent.KindInvalidPayload, Message: text, OffendingType: &name})
-}
-
 // refuse sends a terminal failure.
 func (s *Service) refuse(id uint32, text string) {
 	_ = s.out.Send(id, agent.FSResponse, agent.FSResponsePayload{Error: &text})
 }
 
-// violate answers a bulk frame for which there is no operation.
-func (s *Service) violate(id uint32, text string) {
-	_ = s.out.Send(id, agent.BulkCancel, agent.BulkCancelPayload{
-		Kind: frame.BulkFilesystem, Reason: agent.CancelProtocol, Message: text,
-	})
-	s.refuse(id, text)
-}
-
 // reused ends an open stream whose id a second request carries. The one terminal answer is the stream's.
 func (s *Service) reused(id uint32) bool {
-	s.mu.Lock()
-	st := s.streams[id]
-	if st == nil && s.retired.Has(id) {
-		s.retired.Forget(func(x uint32) bool { return x == id })
-	}
-	s.mu.Unlock()
+	st := s.Get(id)
 	if st == nil {
 		return false
 	}
-	st.base().end(ending{text: "correlation id was used again while its filesystem stream was open"})
+	st.End(bulk.Ending{Text: "correlation id was used again while its filesystem stream was open"})
 	return true
-}
-
-// Has tells whether a stream with this id is open.
-func (s *Service) Has(id uint32) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.streams[id] != nil
 }
 
 // CloseOwner ends everything of one client without an answer: its streams, its queued operations, its handles. The
@@ -174,15 +148,10 @@ func (s *Service) CloseOwner(ownerID uint32) <-chan struct{} {
 	s.mu.Lock()
 	o := s.owners[ownerID]
 	delete(s.owners, ownerID)
-	s.retired.Forget(func(id uint32) bool { return port.Owner(id) == ownerID })
+	s.Operations.CloseOwner(ownerID)
 	var dropped []task
 	if o != nil {
 		dropped = s.schedule.drop(o)
-		for _, st := range s.streams {
-			if st.base().own == o {
-				st.base().end(ending{silent: true})
-			}
-		}
 		o.cancel()
 	}
 	s.mu.Unlock()
@@ -213,17 +182,7 @@ func (s *Service) Close() {
 	for _, id := range ids {
 		s.CloseOwner(id)
 	}
-	done := make(chan struct{})
-	go func() {
-		s.wg.Wait()
-		close(done)
-	}()
-	grace := time.NewTimer(closeGrace)
-	defer grace.Stop()
-	select {
-	case <-done:
-	case <-grace.C:
-	}
+	port.WaitAtMost(&s.wg, closeGrace)
 }
 
 // owner returns the state of a client, nil after Close.

@@ -3,35 +3,19 @@ package files
 import (
 	"sync"
 
-	"golang.org/x/sys/unix"
-
-	"msb/guest/port"
+	"msb/guest/bulk"
 	"msb/protocol/agent"
 	"msb/protocol/frame"
 )
 
 // stream is a read or a write that is open.
 type stream interface {
+	bulk.Operation
 	base() *session
-	data(in port.Input)
-	record(rec frame.Bulk, release func())
-	credit(m agent.BulkCreditPayload)
-	finish(m agent.BulkFinishPayload)
-}
-
-// ending is why a stream ends before its work is done.
-type ending struct {
-	silent bool   // nobody is left to hear about it
-	reason uint8  // of the core.bulk.cancel that goes first; 0: none goes
-	text   string // of the terminal failure
-	err    error  // what the system said, nil when it is not that which failed
 }
 
 // failure is the ending of a stream whose file could not be read or written.
-func failure(err error) *ending { return &ending{text: err.Error(), err: err} }
-
-// violation is the ending of a stream whose host broke the protocol.
-func violation(text string) ending { return ending{reason: agent.CancelProtocol, text: text} }
+func failure(err error) *bulk.Ending { return &bulk.Ending{Text: err.Error(), Err: err} }
 
 // session is what reads and writes have in common. Its goroutine alone sends frames for its id, so that nothing
 // follows the terminal one.
@@ -44,7 +28,7 @@ type session struct {
 	lent bool // another service's: it answers, and it owns the file
 
 	mu   sync.Mutex
-	over *ending
+	over *bulk.Ending
 	stop chan struct{} // closed when over is set
 	wake chan struct{} // 1 slot: something that the goroutine waits for has changed
 }
@@ -55,14 +39,14 @@ func (s *Service) newSession(o *owner, id uint32, f *file, bulk bool) session {
 
 func (s *session) base() *session { return s }
 
-// end makes the stream end with e, unless it has ended already.
-func (s *session) end(e ending) {
+// End makes the stream end with e, unless it has ended already.
+func (s *session) End(e bulk.Ending) {
 	s.mu.Lock()
 	s.endLocked(e)
 	s.mu.Unlock()
 }
 
-func (s *session) endLocked(e ending) {
+func (s *session) endLocked(e bulk.Ending) {
 	if s.over == nil {
 		s.over = &e
 		close(s.stop)
@@ -77,15 +61,15 @@ func (s *session) signal() {
 }
 
 // ended returns the ending, nil while there is none.
-func (s *session) ended() *ending {
+func (s *session) ended() *bulk.Ending {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.over
 }
 
 // close says how the stream ended, nil for success, and takes it out of the table. It returns the ending.
-func (s *session) close(e *ending, final *uint64) *ending {
-	if o := s.ended(); e != nil && o != nil && o.silent {
+func (s *session) close(e *bulk.Ending, final *uint64) *bulk.Ending {
+	if o := s.ended(); e != nil && o != nil && o.Silent {
 		e = o
 	}
 	switch {
@@ -98,25 +82,17 @@ func (s *session) close(e *ending, final *uint64) *ending {
 		if !s.lent {
 			_ = s.svc.out.Send(s.id, agent.FSResponse, agent.FSResponsePayload{OK: true})
 		}
-	case !e.silent:
-		if e.reason != 0 {
-			_ = s.svc.out.Send(s.id, agent.BulkCancel, agent.BulkCancelPayload{
-				Kind: frame.BulkFilesystem, Reason: e.reason, Message: e.text,
-			})
-		}
-		if !s.lent {
-			s.svc.refuse(s.id, e.text)
-		}
+	case s.lent:
+		s.svc.TellCancel(s.id, *e)
+	default:
+		s.svc.Tell(s.id, *e)
 	}
 	if !s.lent {
 		_ = s.file.unref()
 	}
 	s.svc.mu.Lock()
-	delete(s.svc.streams, s.id)
+	s.svc.Remove(s.id, s.lent || e != nil && !e.Silent)
 	s.own.streams--
-	if s.lent || e != nil && !e.silent {
-		s.svc.retired.Add(s.id)
-	}
 	s.svc.mu.Unlock()
 	return e
 }
@@ -159,82 +135,11 @@ func (s *Service) enroll(st stream) (text string, ok bool) {
 	switch {
 	case b.own.ctx.Err() != nil || s.closed:
 		return "", false
-	case b.own.streams >= maxStreamsPerOwner, len(s.streams) >= maxStreams:
+	case b.own.streams >= maxStreamsPerOwner, s.Len() >= maxStreams:
 		return "too many filesystem streams are open", false
 	}
-	s.streams[b.id] = st
+	s.Add(b.id, st)
 	b.own.streams++
 	b.own.wg.Add(1)
 	return "", true
-}
-
-// find returns the open stream with this id. known is false for an id that deserves an answer: neither an open stream
-// nor one that failed while its data was still coming.
-func (s *Service) find(id uint32) (st stream, known bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	st = s.streams[id]
-	return st, st != nil || s.retired.Has(id)
-}
-
-// Data takes one core.fs.data.
-func (s *Service) Data(in port.Input) {
-	st, known := s.find(in.ID)
-	if st != nil {
-		st.data(in)
-		return
-	}
-	if !known {
-		s.refuse(in.ID, unknownWrite(in.ID, false))
-	}
-	in.Release()
-}
-
-// Bulk takes one raw record of kind filesystem.
-func (s *Service) Bulk(rec frame.Bulk, release func()) {
-	st, known := s.find(rec.ID)
-	if st != nil {
-		st.record(rec, release)
-		return
-	}
-	if !known {
-		s.violate(rec.ID, unknownWrite(rec.ID, true))
-	}
-	release()
-}
-
-// Credit takes the host's credit for a read.
-func (s *Service) Credit(id uint32, m agent.BulkCreditPayload) {
-	st, known := s.find(id)
-	switch {
-	case st != nil:
-		st.credit(m)
-	case !known:
-		s.violate(id, unknownRead(id))
-	}
-}
-
-// Finish takes the host's finish of a write.
-func (s *Service) Finish(id uint32, m agent.BulkFinishPayload) {
-	st, known := s.find(id)
-	switch {
-	case st != nil:
-		st.finish(m)
-	case !known:
-		s.violate(id, unknownWrite(id, true))
-	}
-}
-
-// Cancel drops an operation. Its terminal failure repeats the host's message. A cancel that crossed the terminal is
-// nothing to complain about.
-func (s *Service) Cancel(id uint32, m agent.BulkCancelPayload) {
-	st, _ := s.find(id)
-	if st == nil {
-		return
-	}
-	text := port.Clip(m.Message)
-	if text == "" {
-		text = "the host cancelled the operation"
-	}
-	st.base().end(ending{text: text, err: unix.ECANCELED})
 }

@@ -26,8 +26,8 @@ type write struct {
 	flow     bulk.Receiver
 	received uint64 // bytes taken from the host, CBOR data included
 	queue    []chunk
-	done     bool    // the host has ended the stream
-	tail     *ending // ends the stream once the queue is written
+	done     bool         // the host has ended the stream
+	tail     *bulk.Ending // ends the stream once the queue is written
 }
 
 // chunk is data that waits to be written.
@@ -77,16 +77,16 @@ func (s *Service) startWrite(o *owner, id uint32, v uint8, op agent.OpWrite, off
 	}
 }
 
-func (w *write) credit(agent.BulkCreditPayload) { w.endAfterQueue(violation(unknownRead(w.id))) }
+func (w *write) Credit(agent.BulkCreditPayload) { w.endAfterQueue(bulk.Violation(unknownRead(w.id))) }
 
 // endAfterQueue ends the stream once what came before is written.
-func (w *write) endAfterQueue(e ending) {
+func (w *write) endAfterQueue(e bulk.Ending) {
 	w.mu.Lock()
 	w.setTail(e)
 	w.mu.Unlock()
 }
 
-func (w *write) setTail(e ending) {
+func (w *write) setTail(e bulk.Ending) {
 	if w.tail == nil && !w.done {
 		w.tail = &e
 		w.signal()
@@ -96,7 +96,7 @@ func (w *write) setTail(e ending) {
 // deaf tells whether further input is dropped.
 func (w *write) deaf() bool { return w.over != nil || w.tail != nil }
 
-func (w *write) data(in port.Input) {
+func (w *write) Data(in port.Input) {
 	if !w.takeData(in) {
 		in.Release()
 	}
@@ -109,7 +109,7 @@ func (w *write) takeData(in port.Input) (kept bool) {
 	case w.deaf():
 		return false
 	case w.bulk:
-		w.setTail(ending{text: "CBOR filesystem data is invalid after raw bulk acceptance"})
+		w.setTail(bulk.Ending{Text: "CBOR filesystem data is invalid after raw bulk acceptance"})
 		return false
 	case w.done:
 		return false
@@ -121,7 +121,7 @@ func (w *write) takeData(in port.Input) (kept bool) {
 	return w.push(in.Data, in.Release)
 }
 
-func (w *write) record(rec frame.Bulk, release func()) {
+func (w *write) Record(rec frame.Bulk, release func()) {
 	if !w.takeRecord(rec, release) {
 		release()
 	}
@@ -134,15 +134,15 @@ func (w *write) takeRecord(rec frame.Bulk, release func()) (kept bool) {
 	case w.deaf():
 		return false
 	case !w.bulk:
-		w.setTail(violation("raw bulk record sent to a filesystem write without raw bulk"))
+		w.setTail(bulk.Violation("raw bulk record sent to a filesystem write without raw bulk"))
 		return false
 	case rec.Kind != frame.BulkFilesystem || rec.Flow != frame.FlowHostToGuest:
-		w.setTail(violation("invalid filesystem bulk record: another kind or flow"))
+		w.setTail(bulk.Violation("invalid filesystem bulk record: another kind or flow"))
 		return false
 	}
 	if err := w.flow.Record(rec.Offset, len(rec.Payload)); err != nil {
 		w.done = false // a record after the finish is one more violation
-		w.setTail(violation("invalid filesystem bulk record: " + err.Error()))
+		w.setTail(bulk.Violation("invalid filesystem bulk record: " + err.Error()))
 		return false
 	}
 	kept = w.push(rec.Payload, release)
@@ -155,10 +155,10 @@ func (w *write) push(data []byte, release func()) bool {
 	w.received += uint64(len(data))
 	switch {
 	case w.received > w.expected:
-		w.setTail(ending{text: fmt.Sprintf("write length mismatch: expected %d, received at least %d", w.expected, w.received)})
+		w.setTail(bulk.Ending{Text: fmt.Sprintf("write length mismatch: expected %d, received at least %d", w.expected, w.received)})
 		return false
 	case len(w.queue) >= maxQueuedChunks:
-		w.setTail(ending{reason: agent.CancelResourceLimit, text: "too much filesystem data is waiting to be written"})
+		w.setTail(bulk.Ending{Reason: agent.CancelResourceLimit, Text: "too much filesystem data is waiting to be written"})
 		return false
 	}
 	w.queue = append(w.queue, chunk{data, release})
@@ -166,19 +166,19 @@ func (w *write) push(data []byte, release func()) bool {
 	return true
 }
 
-func (w *write) finish(m agent.BulkFinishPayload) {
+func (w *write) Finish(m agent.BulkFinishPayload) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
 	case w.deaf():
 	case !w.bulk:
-		w.setTail(violation("bulk finish sent to a filesystem write without raw bulk"))
+		w.setTail(bulk.Violation("bulk finish sent to a filesystem write without raw bulk"))
 	case m.Kind != frame.BulkFilesystem || m.Flow != frame.FlowHostToGuest:
-		w.setTail(violation("invalid filesystem bulk finish: another kind or flow"))
+		w.setTail(bulk.Violation("invalid filesystem bulk finish: another kind or flow"))
 	default:
 		if err := w.flow.Finish(m.FinalOffset, w.svc.split); err != nil {
 			w.done = false
-			w.setTail(violation("invalid filesystem bulk finish: " + err.Error()))
+			w.setTail(bulk.Violation("invalid filesystem bulk finish: " + err.Error()))
 			return
 		}
 		w.done = w.flow.Finished()
@@ -186,7 +186,7 @@ func (w *write) finish(m agent.BulkFinishPayload) {
 	}
 }
 
-func (w *write) run() *ending {
+func (w *write) run() *bulk.Ending {
 	e := w.drain()
 	w.mu.Lock()
 	if e != nil && w.over == nil {
@@ -202,7 +202,7 @@ func (w *write) run() *ending {
 }
 
 // drain writes what comes until the stream ends.
-func (w *write) drain() *ending {
+func (w *write) drain() *bulk.Ending {
 	var batch []chunk
 	for {
 		w.mu.Lock()
@@ -226,7 +226,7 @@ func (w *write) drain() *ending {
 		case tail != nil:
 			return tail
 		case done && w.expected != math.MaxUint64 && w.received != w.expected:
-			return &ending{text: fmt.Sprintf("write length mismatch: expected %d, wrote %d", w.expected, w.received)}
+			return &bulk.Ending{Text: fmt.Sprintf("write length mismatch: expected %d, wrote %d", w.expected, w.received)}
 		case done:
 			return nil
 		}
@@ -245,7 +245,7 @@ func dropChunks(cs []chunk) {
 }
 
 // write puts one chunk into the file and gives credit back. It always releases the chunk.
-func (w *write) write(c chunk) *ending {
+func (w *write) write(c chunk) *bulk.Ending {
 	n := len(c.data)
 	if !w.own.writes.enter(w.stop) {
 		c.release()
@@ -266,10 +266,7 @@ func (w *write) write(c chunk) *ending {
 	over := w.over
 	w.mu.Unlock()
 	if owed && over == nil {
-		_ = w.svc.out.Send(w.id, agent.BulkCredit, agent.BulkCreditPayload{
-			Kind: frame.BulkFilesystem, Flow: frame.FlowHostToGuest,
-			ConsumedOffset: grant.Consumed, CreditLimit: grant.Limit,
-		})
+		w.svc.Grant(w.id, grant)
 	}
 	return over
 }

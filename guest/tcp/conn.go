@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"msb/guest/bulk"
+	"msb/guest/port"
 	"msb/protocol/agent"
 	"msb/protocol/frame"
 )
@@ -14,16 +15,6 @@ import (
 // maxQueuedChunks bounds what a stream may have waiting for its destination. Transport credit and, for bulk, the
 // window bound it first.
 const maxQueuedChunks = 1024
-
-// ending is why a stream ends before both sides have finished.
-type ending struct {
-	silent bool   // nobody is left to hear about it
-	reason uint8  // of the core.bulk.cancel that goes first; 0: none goes
-	text   string // of core.tcp.failed
-}
-
-// violation is the ending of a stream whose host broke the protocol.
-func violation(text string) ending { return ending{reason: agent.CancelProtocol, text: text} }
 
 // chunk is data that waits for the destination.
 type chunk struct {
@@ -48,7 +39,7 @@ type conn struct {
 
 	mu    sync.Mutex
 	nc    *net.TCPConn
-	over  *ending
+	over  *bulk.Ending
 	wake  chan struct{} // 1 slot: the queue or done changed
 	grant chan struct{} // 1 slot: more credit
 	send  bulk.Sender
@@ -73,14 +64,14 @@ func newConn(s *Service, o *owner, id uint32, req agent.TCPConnectPayload) *conn
 	return c
 }
 
-// end makes the stream end with e, unless it has ended already.
-func (c *conn) end(e ending) {
+// End makes the stream end with e, unless it has ended already.
+func (c *conn) End(e bulk.Ending) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.endLocked(e)
 }
 
-func (c *conn) endLocked(e ending) {
+func (c *conn) endLocked(e bulk.Ending) {
 	if c.over != nil {
 		return
 	}
@@ -92,7 +83,7 @@ func (c *conn) endLocked(e ending) {
 }
 
 // ended returns the ending, nil while there is none.
-func (c *conn) ended() *ending {
+func (c *conn) ended() *bulk.Ending {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.over
@@ -105,9 +96,10 @@ func signal(ch chan struct{}) {
 	}
 }
 
-func (c *conn) data(p []byte, release func()) {
-	if !c.takeData(p, release) {
-		release()
+// Data takes one core.tcp.data.
+func (c *conn) Data(in port.Input) {
+	if !c.takeData(in.Data, in.Release) {
+		in.Release()
 	}
 }
 
@@ -118,10 +110,10 @@ func (c *conn) takeData(p []byte, release func()) (kept bool) {
 	case c.over != nil:
 		return false
 	case c.bulk:
-		c.endLocked(ending{text: "CBOR TCP data is invalid after raw bulk acceptance"})
+		c.endLocked(bulk.Ending{Text: "CBOR TCP data is invalid after raw bulk acceptance"})
 		return false
 	case c.done:
-		c.endLocked(ending{text: "TCP data after the end of the stream"})
+		c.endLocked(bulk.Ending{Text: "TCP data after the end of the stream"})
 		return false
 	case len(p) == 0:
 		return false
@@ -135,14 +127,15 @@ func (c *conn) eof() {
 	switch {
 	case c.over != nil:
 	case c.bulk:
-		c.endLocked(ending{text: "CBOR TCP EOF is invalid after raw bulk acceptance"})
+		c.endLocked(bulk.Ending{Text: "CBOR TCP EOF is invalid after raw bulk acceptance"})
 	default:
 		c.done = true
 		signal(c.wake)
 	}
 }
 
-func (c *conn) record(rec frame.Bulk, release func()) {
+// Record takes one raw record.
+func (c *conn) Record(rec frame.Bulk, release func()) {
 	if !c.takeRecord(rec, release) {
 		release()
 	}
@@ -155,14 +148,14 @@ func (c *conn) takeRecord(rec frame.Bulk, release func()) (kept bool) {
 	case c.over != nil:
 		return false
 	case !c.bulk || c.refused != nil:
-		c.endLocked(violation("raw bulk record sent to a TCP stream without raw bulk"))
+		c.endLocked(bulk.Violation("raw bulk record sent to a TCP stream without raw bulk"))
 		return false
 	case rec.Kind != frame.BulkTCP || rec.Flow != frame.FlowHostToGuest:
-		c.endLocked(violation("invalid TCP bulk record: another kind or flow"))
+		c.endLocked(bulk.Violation("invalid TCP bulk record: another kind or flow"))
 		return false
 	}
 	if err := c.recv.Record(rec.Offset, len(rec.Payload)); err != nil {
-		c.endLocked(violation("invalid TCP bulk record: " + err.Error()))
+		c.endLocked(bulk.Violation("invalid TCP bulk record: " + err.Error()))
 		return false
 	}
 	kept = c.push(rec.Payload, release)
@@ -172,7 +165,7 @@ func (c *conn) takeRecord(rec frame.Bulk, release func()) (kept bool) {
 
 func (c *conn) push(p []byte, release func()) bool {
 	if len(c.queue) >= maxQueuedChunks {
-		c.endLocked(ending{reason: agent.CancelResourceLimit, text: "too much TCP data is waiting for the destination"})
+		c.endLocked(bulk.Ending{Reason: agent.CancelResourceLimit, Text: "too much TCP data is waiting for the destination"})
 		return false
 	}
 	c.queue = append(c.queue, chunk{p, release})
@@ -180,18 +173,19 @@ func (c *conn) push(p []byte, release func()) bool {
 	return true
 }
 
-func (c *conn) finish(m agent.BulkFinishPayload) {
+// Finish takes the host's finish: it sends no more.
+func (c *conn) Finish(m agent.BulkFinishPayload) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.over != nil:
 	case !c.bulk || c.refused != nil:
-		c.endLocked(violation("bulk finish sent to a TCP stream without raw bulk"))
+		c.endLocked(bulk.Violation("bulk finish sent to a TCP stream without raw bulk"))
 	case m.Kind != frame.BulkTCP || m.Flow != frame.FlowHostToGuest:
-		c.endLocked(violation("invalid TCP bulk finish: another kind or flow"))
+		c.endLocked(bulk.Violation("invalid TCP bulk finish: another kind or flow"))
 	default:
 		if err := c.recv.Finish(m.FinalOffset, c.svc.split); err != nil {
-			c.endLocked(violation("invalid TCP bulk finish: " + err.Error()))
+			c.endLocked(bulk.Violation("invalid TCP bulk finish: " + err.Error()))
 			return
 		}
 		c.done = c.recv.Finished()
@@ -199,19 +193,20 @@ func (c *conn) finish(m agent.BulkFinishPayload) {
 	}
 }
 
-func (c *conn) credit(m agent.BulkCreditPayload) {
+// Credit takes the host's credit for the guest's data.
+func (c *conn) Credit(m agent.BulkCreditPayload) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.over != nil:
 	case !c.bulk || c.refused != nil:
-		c.endLocked(violation("bulk credit sent to a TCP stream without raw bulk"))
+		c.endLocked(bulk.Violation("bulk credit sent to a TCP stream without raw bulk"))
 	case m.Kind != frame.BulkTCP || m.Flow != frame.FlowGuestToHost:
-		c.endLocked(violation("invalid TCP bulk credit: another kind or flow"))
+		c.endLocked(bulk.Violation("invalid TCP bulk credit: another kind or flow"))
 	default:
 		advanced, err := c.send.Apply(m.ConsumedOffset, m.CreditLimit)
 		if err != nil {
-			c.endLocked(violation("invalid TCP bulk credit: " + err.Error()))
+			c.endLocked(bulk.Violation("invalid TCP bulk credit: " + err.Error()))
 		} else if advanced {
 			signal(c.grant)
 		}
@@ -224,7 +219,7 @@ func (c *conn) run() {
 	if o := c.ended(); o != nil {
 		e = o // what ended the stream comes before what that did to the socket
 	}
-	c.end(ending{silent: true}) // no more input
+	c.End(bulk.Ending{Silent: true}) // no more input
 	c.mu.Lock()
 	left := c.queue
 	c.queue = nil
@@ -232,22 +227,13 @@ func (c *conn) run() {
 	for _, w := range left {
 		w.release()
 	}
-	switch {
-	case e == nil:
+	if e == nil {
 		_ = c.svc.out.Send(c.id, agent.TCPClosed, agent.Empty{})
-	case !e.silent:
-		if e.reason != 0 {
-			_ = c.svc.out.Send(c.id, agent.BulkCancel, agent.BulkCancelPayload{
-				Kind: frame.BulkTCP, Reason: e.reason, Message: e.text,
-			})
-		}
-		c.svc.fail(c.id, e.text)
+	} else {
+		c.svc.Tell(c.id, *e)
 	}
 	c.svc.mu.Lock()
-	delete(c.svc.conns, c.id)
+	c.svc.Remove(c.id, e != nil && c.own.ctx.Err() == nil)
 	c.own.conns--
-	if e != nil && c.own.ctx.Err() == nil {
-		c.svc.retired.Add(c.id)
-	}
 	c.svc.mu.Unlock()
 }

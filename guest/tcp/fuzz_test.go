@@ -83,8 +83,8 @@ func FuzzStreams(f *testing.F) {
 		<-s.CloseOwner(0)
 		<-s.CloseOwner(1)
 		s.Close()
-		if len(s.conns) != 0 || len(s.io) != 0 {
-			t.Fatalf("%d streams, %d permits are left", len(s.conns), len(s.io))
+		if s.Len() != 0 || len(s.io) != 0 {
+			t.Fatalf("%d streams, %d permits are left", s.Len(), len(s.io))
 		}
 		if len(given) != taken {
 			t.Fatalf("%d frames, %d releases", taken, len(given))

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"msb/guest/bulk"
 	"msb/guest/port"
 	"msb/protocol/agent"
 	"msb/protocol/frame"
@@ -28,40 +29,40 @@ type buffer [bufferSize]byte
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
 // serve connects and then carries bytes both ways until both sides have finished, which returns nil.
-func (c *conn) serve() *ending {
+func (c *conn) serve() *bulk.Ending {
 	ctx, cancel := context.WithTimeout(c.ctx, connectTimeout)
 	nc, err := c.svc.dial(ctx, c.host, c.port)
 	cancel()
 	if err != nil {
 		if c.ctx.Err() != nil {
-			return &ending{silent: true} // run knows better
+			return &bulk.Ending{Silent: true} // run knows better
 		}
-		return &ending{text: connectError(c.host, c.port, err)}
+		return &bulk.Ending{Text: connectError(c.host, c.port, err)}
 	}
 	defer c.hangUp(nc)
 	if !c.attach(nc) {
-		return &ending{silent: true}
+		return &bulk.Ending{Silent: true}
 	}
 	if err := c.svc.out.Send(c.id, agent.TCPConnected, agent.Empty{}); err != nil {
-		return &ending{silent: true}
+		return &bulk.Ending{Silent: true}
 	}
 	if c.refused != nil {
-		return &ending{text: c.refused.Error()}
+		return &bulk.Ending{Text: c.refused.Error()}
 	}
 	if c.bulk {
 		if err := c.svc.out.Send(c.id, agent.BulkAccepted, c.accepted); err != nil {
-			return &ending{silent: true}
+			return &bulk.Ending{Silent: true}
 		}
 	}
 	inbound := make(chan struct{})
 	go func() {
 		defer close(inbound)
 		if e := c.receive(nc); e != nil {
-			c.end(*e)
+			c.End(*e)
 		}
 	}()
 	if e := c.transmit(nc); e != nil {
-		c.end(*e)
+		c.End(*e)
 	}
 	<-inbound
 	return nil
@@ -88,7 +89,7 @@ func (c *conn) attach(nc *net.TCPConn) bool {
 }
 
 // transmit writes what the host sends until the host has finished.
-func (c *conn) transmit(nc *net.TCPConn) *ending {
+func (c *conn) transmit(nc *net.TCPConn) *bulk.Ending {
 	var batch []chunk
 	for {
 		c.mu.Lock()
@@ -111,7 +112,7 @@ func (c *conn) transmit(nc *net.TCPConn) *ending {
 			return over
 		case done:
 			if err := nc.CloseWrite(); err != nil && !closedAlready(err) {
-				return &ending{text: "shutdown TCP stream: " + port.OSError(err)}
+				return &bulk.Ending{Text: "shutdown TCP stream: " + port.OSError(err)}
 			}
 			return nil
 		}
@@ -134,12 +135,12 @@ func drop(cs []chunk) {
 }
 
 // write gives one chunk to the destination and credit back to the host. It always releases the chunk.
-func (c *conn) write(nc *net.TCPConn, w chunk) *ending {
+func (c *conn) write(nc *net.TCPConn, w chunk) *bulk.Ending {
 	n := len(w.data)
 	_, err := nc.Write(w.data)
 	w.release()
 	if err != nil {
-		return &ending{text: "write TCP stream: " + port.OSError(err)}
+		return &bulk.Ending{Text: "write TCP stream: " + port.OSError(err)}
 	}
 	if !c.bulk {
 		return c.ended()
@@ -149,19 +150,16 @@ func (c *conn) write(nc *net.TCPConn, w chunk) *ending {
 	over := c.over
 	c.mu.Unlock()
 	if owed && over == nil {
-		_ = c.svc.out.Send(c.id, agent.BulkCredit, agent.BulkCreditPayload{
-			Kind: frame.BulkTCP, Flow: frame.FlowHostToGuest,
-			ConsumedOffset: grant.Consumed, CreditLimit: grant.Limit,
-		})
+		c.svc.Grant(c.id, grant)
 	}
 	return over
 }
 
 // receive sends what the destination says until it has finished.
-func (c *conn) receive(nc *net.TCPConn) *ending {
+func (c *conn) receive(nc *net.TCPConn) *bulk.Ending {
 	raw, err := nc.SyscallConn()
 	if err != nil {
-		return &ending{text: "read TCP stream: " + port.OSError(err)}
+		return &bulk.Ending{Text: "read TCP stream: " + port.OSError(err)}
 	}
 	r := reader{c: c, raw: raw}
 	r.try = r.attempt
@@ -175,19 +173,19 @@ func (c *conn) receive(nc *net.TCPConn) *ending {
 			err = c.deliver(buf[:n])
 			c.put(buf)
 			if err != nil {
-				return &ending{silent: true}
+				return &bulk.Ending{Silent: true}
 			}
 			continue
 		}
 		if err == io.EOF {
 			return c.sayEOF()
 		}
-		return &ending{text: "read TCP stream: " + port.OSError(err)}
+		return &bulk.Ending{Text: "read TCP stream: " + port.OSError(err)}
 	}
 }
 
 // room waits until the host takes more and returns how much.
-func (c *conn) room() (int, *ending) {
+func (c *conn) room() (int, *bulk.Ending) {
 	for {
 		c.mu.Lock()
 		over, n := c.over, bufferSize
@@ -285,10 +283,10 @@ func (c *conn) deliver(p []byte) error {
 }
 
 // sayEOF tells the host that the destination sends no more.
-func (c *conn) sayEOF() *ending {
+func (c *conn) sayEOF() *bulk.Ending {
 	if !c.bulk {
 		if c.svc.out.Send(c.id, agent.TCPEOF, agent.Empty{}) != nil {
-			return &ending{silent: true}
+			return &bulk.Ending{Silent: true}
 		}
 		return nil
 	}
@@ -301,7 +299,7 @@ func (c *conn) sayEOF() *ending {
 		})
 	}
 	if err != nil {
-		return &ending{silent: true}
+		return &bulk.Ending{Silent: true}
 	}
 	return nil
 }

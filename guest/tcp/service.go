@@ -31,15 +31,15 @@ const (
 // Service serves the TCP connections of all clients. Its methods are called by one goroutine, Has, CloseOwner and
 // Close excepted, which any may call.
 type Service struct {
+	*bulk.Operations // open streams
+
 	out   port.Out
 	split bool
 	dial  dialFunc
 
-	mu      sync.Mutex
-	owners  map[uint32]*owner
-	conns   map[uint32]*conn
-	retired bulk.Retired
-	closed  bool
+	mu     sync.Mutex
+	owners map[uint32]*owner
+	closed bool
 
 	io chan struct{} // permits for buffers, all clients
 	wg sync.WaitGroup
@@ -67,9 +67,9 @@ func New(out port.Out, opts ...Option) *Service {
 		out:    out,
 		dial:   dial,
 		owners: make(map[uint32]*owner),
-		conns:  make(map[uint32]*conn),
 		io:     make(chan struct{}, maxBuffers),
 	}
+	s.Operations = bulk.NewOperations(out, frame.BulkTCP, s.fail, bulk.Unknown{Data: unknown, Record: unknown, Finish: unknown})
 	for _, o := range opts {
 		o(s)
 	}
@@ -81,7 +81,7 @@ func (s *Service) Connect(ownerID, id uint32, v uint8, p []byte, release func())
 	defer release()
 	var req agent.TCPConnectPayload
 	if err := agent.DecodePayload(p, &req); err != nil {
-		s.reject(id, v, err)
+		s.Reject(id, v, agent.TCPConnect, err)
 		return
 	}
 	if req.Bulk != nil {
@@ -106,12 +106,9 @@ func (s *Service) open(ownerID, id uint32, req agent.TCPConnectPayload) string {
 	if s.closed {
 		return ""
 	}
-	if old := s.conns[id]; old != nil {
-		old.end(ending{text: "correlation id was used again while its TCP stream was open"})
+	if old := s.Get(id); old != nil {
+		old.End(bulk.Ending{Text: "correlation id was used again while its TCP stream was open"})
 		return "" // the one terminal answer is the old stream's
-	}
-	if s.retired.Has(id) {
-		s.retired.Forget(func(x uint32) bool { return x == id })
 	}
 	o := s.owners[ownerID]
 	if o == nil {
@@ -119,11 +116,11 @@ func (s *Service) open(ownerID, id uint32, req agent.TCPConnectPayload) string {
 		o.ctx, o.cancel = context.WithCancel(context.Background())
 		s.owners[ownerID] = o
 	}
-	if o.conns >= maxConnsPerOwner || len(s.conns) >= maxConns {
+	if o.conns >= maxConnsPerOwner || s.Len() >= maxConns {
 		return fmt.Sprintf("connect %s:%d: too many TCP streams are open", req.Host, req.Port)
 	}
 	c := newConn(s, o, id, req)
-	s.conns[id] = c
+	s.Add(id, c)
 	o.conns++
 	o.wg.Add(1)
 	s.wg.Go(func() {
@@ -133,123 +130,28 @@ func (s *Service) open(ownerID, id uint32, req agent.TCPConnectPayload) string {
 	return ""
 }
 
-// reject answers a request that cannot be decoded. Peers below generation 5 do not know core.error.
-func (s *Service) reject(id uint32, v uint8, err error) {
-	text := port.Clip("decode payload for core.tcp.connect: " + err.Error())
-	if v < agent.ErrorGeneration {
-		s.fail(id, text)
-		return
-	}
-	name := agent.TCPConnect.String()
-	_ = s.out.Send(id, agent.Error, agent.ErrorPayload{Kind: agent.KindInvalidPayload, Message: text, OffendingType: &name})
-}
-
 // fail sends a terminal failure.
 func (s *Service) fail(id uint32, text string) {
 	_ = s.out.Send(id, agent.TCPFailed, agent.TCPFailedPayload{Error: text})
 }
 
-// violate answers a bulk frame for which there is no stream.
-func (s *Service) violate(id uint32) {
-	text := unknown(id)
-	_ = s.out.Send(id, agent.BulkCancel, agent.BulkCancelPayload{
-		Kind: frame.BulkTCP, Reason: agent.CancelProtocol, Message: text,
-	})
-	s.fail(id, text)
-}
-
 func unknown(id uint32) string { return fmt.Sprintf("unknown TCP session: %d", id) }
-
-// find returns the open stream with this id. known is false for an id that deserves an answer: neither an open stream
-// nor one that failed or was aborted while its data was still coming.
-func (s *Service) find(id uint32) (c *conn, known bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c = s.conns[id]
-	return c, c != nil || s.retired.Has(id)
-}
-
-// Data takes one core.tcp.data.
-func (s *Service) Data(in port.Input) {
-	c, known := s.find(in.ID)
-	if c != nil {
-		c.data(in.Data, in.Release)
-		return
-	}
-	if !known {
-		s.fail(in.ID, unknown(in.ID))
-	}
-	in.Release()
-}
 
 // EOF takes one core.tcp.eof: the host sends no more.
 func (s *Service) EOF(id uint32, release func()) {
 	defer release()
-	c, known := s.find(id)
-	switch {
-	case c != nil:
+	if c, ok := s.Get(id).(*conn); ok {
 		c.eof()
-	case !known:
-		s.fail(id, unknown(id))
+		return
 	}
+	s.Data(port.Input{ID: id, Release: func() {}}) // as data of none
 }
 
 // Abort takes one core.tcp.close: the stream ends without an answer.
 func (s *Service) Abort(id uint32) {
-	if c, _ := s.find(id); c != nil {
-		c.end(ending{silent: true})
+	if c := s.Get(id); c != nil {
+		c.End(bulk.Ending{Silent: true})
 	}
-}
-
-// Bulk takes one raw record of kind TCP.
-func (s *Service) Bulk(rec frame.Bulk, release func()) {
-	c, known := s.find(rec.ID)
-	if c != nil {
-		c.record(rec, release)
-		return
-	}
-	if !known {
-		s.violate(rec.ID)
-	}
-	release()
-}
-
-// Credit takes the host's credit for the guest's data. One for a stream that has ended is late, and ignored.
-func (s *Service) Credit(id uint32, m agent.BulkCreditPayload) {
-	if c, _ := s.find(id); c != nil {
-		c.credit(m)
-	}
-}
-
-// Finish takes the host's finish: it sends no more.
-func (s *Service) Finish(id uint32, m agent.BulkFinishPayload) {
-	c, known := s.find(id)
-	switch {
-	case c != nil:
-		c.finish(m)
-	case !known:
-		s.violate(id)
-	}
-}
-
-// Cancel drops a stream. Its terminal failure repeats the host's message.
-func (s *Service) Cancel(id uint32, m agent.BulkCancelPayload) {
-	c, _ := s.find(id)
-	if c == nil {
-		return
-	}
-	text := port.Clip(m.Message)
-	if text == "" {
-		text = "the host cancelled the operation"
-	}
-	c.end(ending{text: text})
-}
-
-// Has tells whether a stream with this id is open.
-func (s *Service) Has(id uint32) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.conns[id] != nil
 }
 
 // CloseOwner ends every stream of one client without an answer. The returned channel is closed when nothing of that
@@ -260,15 +162,10 @@ func (s *Service) CloseOwner(ownerID uint32) <-chan struct{} {
 	defer s.mu.Unlock()
 	o := s.owners[ownerID]
 	delete(s.owners, ownerID)
-	s.retired.Forget(func(id uint32) bool { return port.Owner(id) == ownerID })
+	s.Operations.CloseOwner(ownerID)
 	if o == nil {
 		close(done)
 		return done
-	}
-	for _, c := range s.conns {
-		if c.own == o {
-			c.end(ending{silent: true})
-		}
 	}
 	o.cancel()
 	s.wg.Go(func() {
@@ -290,15 +187,5 @@ func (s *Service) Close() {
 	for _, id := range ids {
 		s.CloseOwner(id)
 	}
-	done := make(chan struct{})
-	go func() {
-		s.wg.Wait()
-		close(done)
-	}()
-	grace := time.NewTimer(closeGrace)
-	defer grace.Stop()
-	select {
-	case <-done:
-	case <-grace.C:
-	}
+	port.WaitAtMost(&s.wg, closeGrace)
 }
