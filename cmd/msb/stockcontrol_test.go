@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"msb/protocol/control"
 	"msb/protocol/frame"
 )
@@ -343,5 +345,26 @@ func TestRuntimeDiesBeforeItsReply(t *testing.T) {
 	defer mu.Unlock()
 	if requests != 1 {
 		t.Errorf("the request was sent %d times", requests)
+	}
+}
+
+// TestStockFlags: every flag that a stock msb has is known, even where all it gets is a sentence.
+func TestStockFlags(t *testing.T) {
+	a := &app{}
+	for _, tt := range []struct {
+		cmd   *cobra.Command
+		flags string
+	}{
+		{newModifyCmd(a), "compact layers disk root-disk-only cpus max-cpus memory max-memory root-disk env env-rm label label-rm workdir secret secret-rm dry-run next-start restart format"},
+		{newMetricsCmd(a), "format watch follow interval all sort"},
+		{newPauseCmd(a), "guest-flush quiet"},
+		{newResumeCmd(a), "quiet"},
+		{newInspectCmd(a), "format"},
+	} {
+		for name := range strings.FieldsSeq(tt.flags) {
+			if tt.cmd.Flags().Lookup(name) == nil {
+				t.Errorf("msb %s has no --%s", tt.cmd.Name(), name)
+			}
+		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // cgroup is a control group (version 2) of a machine, for its CPU time. A nil one does nothing.
@@ -37,6 +39,7 @@ func makeCgroup(root, own string, pid int) *cgroup {
 	if err != nil || !slices.Contains(strings.Fields(string(b)), "cpu") {
 		return nil
 	}
+	sweepCgroups(parent)
 	g := &cgroup{filepath.Join(parent, "msb-"+strconv.Itoa(pid)+".scope")}
 	if err := os.Mkdir(g.path, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil
@@ -46,6 +49,17 @@ func makeCgroup(root, own string, pid int) *cgroup {
 		return nil
 	}
 	return g
+}
+
+// sweepCgroups removes the groups of machines whose runtime was killed before it could.
+func sweepCgroups(parent string) {
+	all, _ := filepath.Glob(filepath.Join(parent, "msb-*.scope"))
+	for _, path := range all {
+		pid, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), "msb-"), ".scope"))
+		if err == nil && unix.Kill(pid, 0) == unix.ESRCH {
+			_ = os.Remove(path)
+		}
+	}
 }
 
 // limit bounds the group to the time of n CPUs; n of all is no bound.

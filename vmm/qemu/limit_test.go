@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -60,7 +61,18 @@ func TestCgroup(t *testing.T) {
 	}
 	const own = "0::/user.slice/app.slice/term.scope\n"
 	root := tree("cpu memory pids\n")
+	left, alive := filepath.Join(root, "user.slice/app.slice/msb-999999999.scope"), filepath.Join(root, fmt.Sprintf("user.slice/app.slice/msb-%d.scope", os.Getpid()))
+	for _, dir := range []string{left, alive} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	g := makeCgroup(root, own, 42)
+	for dir, want := range map[string]bool{left: false, alive: true} {
+		if _, err := os.Stat(dir); (err == nil) != want {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
 	if g == nil {
 		t.Fatal("no group")
 	}
