@@ -4,7 +4,8 @@
 // Towards the guest, frames wait in one lane a client until the scheduler takes them: the runtime's own
 // frames first, then commands of all clients in turn, then data, as far as the guest's transport credit
 // goes and without letting one client's unread data use it up. Towards a client, frames wait in its
-// outbox, bounded in bytes; a client that stops reading loses its connection and nobody else's.
+// outbox, bounded in bytes, where small ones pass the data of other operations; a client that stops
+// reading loses its connection and nobody else's.
 //
 //	client ─ reader: rules, guard, sessions ─ lane ─┐              ┌─ writer ─ port agent
 //	client ─ reader …                       ─ lane ─┤  scheduler ──┤
