@@ -277,6 +277,9 @@ func (a *App) viewBoxes(w, h int) []string {
 		for _, m := range sb.Mounts {
 			dirs = append(dirs, m.Dir+" shows "+m.GuestPath)
 		}
+		if len(dirs) == 0 {
+			dirs = []string{"none"}
+		}
 		for _, f := range [][2]string{{"image", sb.Image}, {"mounts", strings.Join(dirs, ", ")}, {"disk", files.Size(uint64(max(sb.RootDisk, 0)))}, {"network", net},
 			{"user", sb.User}, {"sessions", sessionsText(a.boxSessions[sb.Name])}, {"guest agent", fmt.Sprintf("generation %d, %s", sb.Generation, sb.AgentVersion)},
 			{"created", sb.Created.Local().Format("2006-01-02 15:04")}, {"folder", sb.Directory}} {

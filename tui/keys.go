@@ -288,6 +288,8 @@ func (a *App) browseKey(k tea.KeyPressMsg) tea.Cmd {
 		a.find(-1)
 	case "y", "c":
 		return a.copy()
+	case "w":
+		return a.output()
 	case "i", "a":
 		a.browse = false
 		a.conv.Follow()

@@ -282,6 +282,28 @@ func (a *App) older() tea.Cmd {
 	}
 }
 
+// maxOutput bounds what is read back of a call's output, in bytes.
+const maxOutput = 4 << 20
+
+// output shows all that a call printed, read back from the transcript: only its
+// last part is held here.
+func (a *App) output() tea.Cmd {
+	id, name, after, upTo, ok := a.conv.Call()
+	if !ok || a.turns == nil {
+		a.say("no call is chosen", nil)
+		return nil
+	}
+	t, session := a.turns, a.session
+	return func() tea.Msg {
+		text, whole, err := t.Output(session, id, name, after, upTo, maxOutput)
+		title := "all that " + name + " printed"
+		if !whole && err == nil {
+			title = fmt.Sprintf("the first %d MiB that %s printed; `msb session show` has the rest", maxOutput>>20, name)
+		}
+		return pageMsg{title: title, text: text, err: err}
+	}
+}
+
 // chooseSession lets the user choose one of the sessions.
 func (a *App) chooseSession() {
 	d := &dialog{title: "sessions", choose: true}

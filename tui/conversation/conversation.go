@@ -289,6 +289,21 @@ func (c *Conversation) Copy() string {
 	return e.args + "\n" + e.result + e.err
 }
 
+// Call names the call that is marked, or the last one: its id, its tool, and the
+// events between which everything about it is, after and up to.
+func (c *Conversation) Call() (id, name string, after, upTo uint64, ok bool) {
+	i := c.selected
+	if i < 0 {
+		for i = len(c.entries) - 1; i >= 0 && c.entries[i].kind != tool; i-- {
+		}
+	}
+	if i < 0 || i >= len(c.entries) || c.entries[i].kind != tool || c.entries[i].first == 0 {
+		return "", "", 0, 0, false
+	}
+	e := c.entries[i]
+	return e.id, e.name, e.first - 1, e.last, true
+}
+
 // Find marks the next entry that holds a text, in any case, going up (-1) or
 // down.
 func (c *Conversation) Find(query string, dir int) bool {

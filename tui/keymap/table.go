@@ -74,6 +74,7 @@ var table = []group{
 		{"find_before", []string{"n"}, "what was found, once more, upwards"},
 		{"find_after", []string{"N"}, "the same downwards"},
 		{"copy", []string{"y", "c"}, "copy (OSC 52)"},
+		{"whole", []string{"w"}, "all that a call printed, read back from the transcript"},
 		{"write", []string{"i", "a"}, "back to writing"},
 		{"back", []string{"esc"}, "back to writing"},
 	}},

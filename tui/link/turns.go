@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -242,6 +243,42 @@ func (t *Turns) Range(session string, after, upTo uint64) ([]turn.Event, error) 
 		list = append(list, e)
 		if e.Seq == upTo {
 			return list, nil
+		}
+	}
+}
+
+// Output reads what a call printed back from the transcript, at most limit bytes;
+// whole is false when there is more.
+func (t *Turns) Output(session, id, name string, after, upTo uint64, limit int) (text string, whole bool, err error) {
+	c, err := t.use()
+	if err != nil {
+		return "", false, err
+	}
+	ctx, cancel := context.WithTimeout(t.ctx, startTimeout)
+	defer cancel()
+	sub, err := c.Subscribe(ctx, session, after)
+	if err != nil {
+		return "", false, err
+	}
+	defer sub.Close()
+	var b strings.Builder
+	for {
+		e, err := sub.Next(ctx)
+		if err == io.EOF || err == nil && e.Seq > upTo {
+			return b.String(), true, nil
+		}
+		if err != nil {
+			return b.String(), false, err
+		}
+		if e.ToolID == id && e.Tool == name && (e.Kind == turnrpc.EventOutput || e.Kind == turnrpc.EventTool) {
+			if b.Len()+len(e.Text) > limit {
+				b.WriteString(e.Text[:limit-b.Len()])
+				return b.String(), false, nil
+			}
+			b.WriteString(e.Text)
+		}
+		if e.Seq == upTo {
+			return b.String(), true, nil
 		}
 	}
 }
