@@ -3,6 +3,7 @@
 package agenttest
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -25,10 +26,12 @@ type Older struct {
 	Complain func(format string, args ...any)
 }
 
-// Serve serves connections until l is closed and every connection has ended.
-func (o *Older) Serve(l net.Listener) {
+// Serve serves connections until ctx ends; then it closes l and every connection.
+func (o *Older) Serve(ctx context.Context, l net.Listener) {
 	var work sync.WaitGroup
 	defer work.Wait()
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -41,6 +44,8 @@ func (o *Older) Serve(l net.Listener) {
 				return // nor would a relay be there whose sandbox is gone
 			}
 			defer up.Close()
+			stop := context.AfterFunc(ctx, func() { c.Close(); up.Close() })
+			defer stop()
 			if err := o.carry(c, up); err != nil {
 				o.Complain("generation %d: %v", o.Generation, err)
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -169,9 +170,10 @@ func serveOlder(t *testing.T, o agenttest.Older, socket string) {
 		t.Fatal(err)
 	}
 	o.Complain = t.Errorf
+	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan struct{})
-	go func() { defer close(served); o.Serve(l) }()
-	t.Cleanup(func() { l.Close(); <-served })
+	go func() { defer close(served); o.Serve(ctx, l) }()
+	t.Cleanup(func() { stop(); <-served })
 }
 
 func agentSocket(t *testing.T, home, name string) string {
