@@ -310,7 +310,7 @@ func TestPausedRelayAnswersNewSessions(t *testing.T) {
 }
 
 func TestClientThatStopsReading(t *testing.T) {
-	r := newRig(t, kind{generation: 9, opts: Options{Stall: 100 * time.Millisecond}})
+	r := newRig(t, kind{generation: 9, opts: Options{Stall: 2 * time.Second}})
 	p, other := r.dial(), r.dial()
 	p.send(readRequest(t, 1))
 	r.guest.want(readRequest(t, 1))
@@ -322,17 +322,28 @@ func TestClientThatStopsReading(t *testing.T) {
 		_, err := io.CopyN(io.Discard, p.conn, 20<<20)
 		read <- err
 	}()
-	for i := range uint64(1024) { // the guest is never blocked for good
-		r.guest.send(encodeBulk(t, 1, frame.BulkFilesystem, frame.FlowGuestToHost, i<<20, payload))
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		r.guest.gone()
+	}()
+	sent := uint64(0)
+	for ended := false; !ended && sent < 1024; sent++ { // the guest is never blocked for good
+		r.guest.send(encodeBulk(t, 1, frame.BulkFilesystem, frame.FlowGuestToHost, sent<<20, payload))
 		most = max(most, r.relay.Stats().Waiting)
+		select {
+		case <-told: // and stops when it hears that its client is gone
+			ended = true
+		default:
+		}
 	}
-	if err := <-read; err != nil {
-		t.Error(err)
+	<-told
+	if err := <-read; err != nil || sent < 20 {
+		t.Errorf("after %d records: %v", sent, err)
 	}
 	if most > outboxBytes {
 		t.Errorf("%d bytes waited for it", most)
 	}
-	r.guest.gone()
 	r.alive(other, other.start)
 	if w := r.relay.Stats().Waiting; w != 0 {
 		t.Errorf("%d bytes still wait", w)
