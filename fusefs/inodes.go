@@ -276,9 +276,11 @@ func (t *inodes) forget(id, lookups uint64) (node agent.NodeCount, epoch uint64)
 	if n.lookups > 0 {
 		return
 	}
+	n.mu.Lock()
 	if !n.changedAt.IsZero() {
 		t.lost = time.Now()
 	}
+	n.mu.Unlock()
 	delete(t.byID, id)
 	t.unnumber(n)
 	if t.births[n.birth] == n {
