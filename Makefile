@@ -110,6 +110,7 @@ lint:
 	@bad=$$(gofmt -l $(GOFILES)); [ -z "$$bad" ] || { echo "not gofmt'ed: $$bad" >&2; exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
+	GOOS=darwin GOARCH=arm64 $(GO) build ./fusefs ./agentclient
 
 fmt:
 	gofmt -w $(GOFILES)
