@@ -177,8 +177,19 @@ func (a *App) welcome(w int) []string {
 	if a.box.Name == "" || a.box.State != store.Running {
 		return []string{"", " " + a.whyDown()}
 	}
-	lines := []string{"", t.Bold.Render(" "+a.box.Name) + t.Dim.Render(" is a machine of its own. Ask for something, and an agent in it will do it.")}
-	lines = append(lines, t.Dim.Render(" Every command it wants to run is asked about here first."))
+	name := foreign.Text(a.box.Name)
+	lines := []string{""}
+	for i, l := range pane.Wrap(name+" is a machine of its own. Ask for something, and an agent in it will do it.", max(w-2, 10)) {
+		if rest, ok := strings.CutPrefix(l, name); i == 0 && ok {
+			l = t.Bold.Render(name) + t.Dim.Render(rest)
+		} else {
+			l = t.Dim.Render(l)
+		}
+		lines = append(lines, " "+l)
+	}
+	for _, l := range pane.Wrap("Every command it wants to run is asked about here first.", max(w-2, 10)) {
+		lines = append(lines, t.Dim.Render(" "+l))
+	}
 	for _, m := range a.box.Mounts {
 		lines = append(lines, "", " "+foreign.Text(m.Dir)+t.Dim.Render("  shows  "+foreign.Text(m.GuestPath)+"  to your editor"))
 		break
