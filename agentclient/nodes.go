@@ -74,6 +74,11 @@ func (n *Nodes) Do(ctx context.Context, ops ...agent.NodeOp) ([]agent.NodeResult
 			return d.do(ctx, n.as, ops)
 		}
 	}
+	return n.relayed(ctx, ops)
+}
+
+// relayed is Do by way of the relay.
+func (n *Nodes) relayed(ctx context.Context, ops []agent.NodeOp) ([]agent.NodeResult, error) {
 	k := &nodeCall{nodes: n, ops: ops, done: make(chan struct{})}
 	s, err := n.c.engine.Subscribe(k)
 	if err != nil {
@@ -338,10 +343,11 @@ func (n *Nodes) ReadAt(ctx context.Context, handle agent.NodeRef, p []byte, off 
 	total := 0
 	for total < len(p) {
 		want := min(nodePiece, len(p)-total)
-		r, err := one[*agent.NodeBytesResult](ctx, n, &agent.NodeRead{Handle: handle, Offset: uint64(off) + uint64(total), Len: uint32(want)})
+		results, err := n.relayed(ctx, []agent.NodeOp{&agent.NodeRead{Handle: handle, Offset: uint64(off) + uint64(total), Len: uint32(want)}})
 		if err != nil {
 			return total, err
 		}
+		r := results[0].(*agent.NodeBytesResult)
 		if len(r.Data) > want {
 			return total, &ProtocolError{Problem: "read: more than was asked for"}
 		}
