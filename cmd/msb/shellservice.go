@@ -18,7 +18,7 @@ func shellService() runtime.Service {
 		return err
 	}
 	return runtime.Service{Name: "shells", Prepare: prepare, Run: func(ctx context.Context, s runtime.Sandbox) error {
-		k := shells.New(shells.OverAgent(func(ctx context.Context) (*agentclient.Client, error) {
+		k := shells.New(shellsOverAgent(func(ctx context.Context) (*agentclient.Client, error) {
 			return agentclient.Dial(ctx, s.Home.AgentSocket(s.Config.Name))
 		}), s.Log)
 		defer context.AfterFunc(ctx, k.Close)()
