@@ -122,7 +122,7 @@ func (r *rig) List(context.Context) ([]vmm.Sandbox, error) {
 	for _, name := range []string{"demo", "old"} {
 		if s, ok := r.state[name]; ok {
 			list = append(list, vmm.Sandbox{Name: name, State: s, Engine: "qemu", Accel: "tcg", Image: "debian", CPUs: 2, MemoryMiB: 768,
-				User: "dev", TurnSocket: r.path, AgentSocket: filepath.Join(r.dir, "agent.sock"), ControlSocket: filepath.Join(r.dir, "control.sock"),
+				User: "dev", TurnSocket: r.path, AgentSocket: filepath.Join(r.dir, "agent.sock"), ControlSocket: filepath.Join(r.dir, "control.sock"), ShellsSocket: filepath.Join(r.dir, "shells.sock"),
 				Created: time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC), Directory: "/state/" + name,
 				Mounts: []store.Mount{{Dir: "/home/me/msb/" + name, GuestPath: "/work/repo"}}})
 		}
