@@ -14,7 +14,6 @@ const (
 type amount struct{ bytes, frames uint64 }
 
 func (a *amount) add(b amount)        { a.bytes += b.bytes; a.frames += b.frames }
-func (a *amount) sub(b amount)        { a.bytes -= b.bytes; a.frames -= b.frames }
 func (a amount) atMost(b amount) bool { return a.bytes <= b.bytes && a.frames <= b.frames }
 func (a amount) zero() bool           { return a.bytes == 0 && a.frames == 0 }
 func (a amount) plus(b amount) amount {
