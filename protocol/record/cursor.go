@@ -74,6 +74,10 @@ func (c *Cursor) Head() (major byte, n uint64, err error) {
 		n = n<<8 | uint64(x)
 	}
 	c.Pos += size
+	if n == Indefinite && major >= Bytes && major <= Map {
+		// It would be taken for one of indefinite length.
+		return 0, 0, Malformed("length of 2^64-1")
+	}
 	return major, n, nil
 }
 
