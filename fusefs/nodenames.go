@@ -159,6 +159,9 @@ func (s *nodeFS) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, ou
 	})
 	if st.Ok() && (s.opts.Alone || s.watch.covers(n, at)) {
 		n.names.born(at)
+		if s.watch.since(at, stir{n.ino, true}) { // somebody in the guest was quicker
+			n.names.drop()
+		}
 	}
 	return st
 }
