@@ -135,6 +135,9 @@ func TestRecordedExchangesReencode(t *testing.T) {
 				if !ok {
 					continue
 				}
+				if err := CheckPlain(f.Body); err != nil {
+					t.Errorf("frame %d %s (%s): what a published program sent or read is refused: %v", i, typ, x.Note, err)
+				}
 				messages++
 				payload := newPayload(typ)
 				if payload != nil {
@@ -192,6 +195,9 @@ func TestTypeScriptEncoder(t *testing.T) {
 			}
 			if name, err := ScanType(body); err != nil || name != c.Type {
 				t.Fatalf("ScanType: %q, %v", name, err)
+			}
+			if err := CheckPlain(body); err != nil {
+				t.Errorf("CheckPlain: %v", err)
 			}
 			switch c.Name {
 			case "native_exec":

@@ -97,7 +97,7 @@ func (c *client) admit(p *packet, first bool) (err error) {
 	if flags == frame.FlagShutdown && len(p.body()) == 0 {
 		return c.shutdown(p, &forwarded)
 	}
-	m, err := readMessage(p.body())
+	m, err := r.readMessage(p.body())
 	if err != nil {
 		return misuse("%v", err)
 	}
@@ -164,7 +164,7 @@ func (c *client) send(p *packet) {
 func (c *client) shutdown(p *packet, forwarded *bool) error {
 	r := c.relay
 	if len(p.body()) > 0 {
-		m, err := readMessage(p.body())
+		m, err := r.readMessage(p.body())
 		if err != nil {
 			return misuse("%v", err)
 		}
