@@ -66,13 +66,19 @@ func TestDeathInATurn(t *testing.T) {
 		t.Run(c.who, func(t *testing.T) {
 			hanging, killed := make(chan struct{}, 1), make(chan error, 1)
 			s.plays(first, modelStep{text: "And now", hang: true, hanging: hanging})
+			ended := make(chan struct{})
 			go func() {
-				<-hanging
-				killed <- c.kill()
+				select {
+				case <-hanging:
+					killed <- c.kill()
+				case <-ended:
+					killed <- errors.New("the turn ended before the model was asked again")
+				}
 			}()
 			r := takeTurn(t, home, "--model", "gpt")
+			close(ended)
 			if err := <-killed; err != nil {
-				t.Fatal(err)
+				t.Fatal(err, r)
 			}
 			if r.code != exitFailure {
 				t.Errorf("%v", r)
