@@ -202,8 +202,13 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("\xa3av\x09atiCore.pingapA\xa0"))
 	f.Add(must(AppendFrame(nil, 1, FSRequest, 9, FSRequestPayload{Op: OpStat{Path: "/"}}))[9:])
 	f.Add(must(AppendFrame(nil, 1, ExecRequest, 9, ExecRequestPayload{Cmd: "ls"}))[9:])
+	for _, body := range recordedBodies(f) {
+		f.Add(body)
+	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		_, _ = ScanType(body)
+		if _, err := ScanType(body); err == nil {
+			_ = CheckPlain(body)
+		}
 		e, err := ParseEnvelope(body)
 		if err != nil {
 			return

@@ -127,17 +127,22 @@ func TestBulkRules(t *testing.T) {
 	}
 }
 
-func TestTransportVectors(t *testing.T) {
+type vector struct{ Name, Hex string }
+
+func loadTransport(t testing.TB) []vector {
+	t.Helper()
 	b, err := os.ReadFile("testdata/transport.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var doc struct {
-		Vectors []struct{ Name, Hex string }
-	}
+	var doc struct{ Vectors []vector }
 	if err := json.Unmarshal(b, &doc); err != nil {
 		t.Fatal(err)
 	}
+	return doc.Vectors
+}
+
+func TestTransportVectors(t *testing.T) {
 	inc := Incarnation{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
 	start, end := Range(0)
 	shm, _ := Append(nil, 0, 0, []byte("MSBS\x01\x01"))
@@ -153,7 +158,7 @@ func TestTransportVectors(t *testing.T) {
 	}
 	// We never advertise shared memory, so we have no accepting answer.
 	unused := "local_shm_upgrade_accept_ack_unframed_with_two_SCM_RIGHTS_fds"
-	for _, v := range doc.Vectors {
+	for _, v := range loadTransport(t) {
 		if v.Name == unused {
 			continue
 		}
@@ -198,6 +203,10 @@ func TestRanges(t *testing.T) {
 
 func FuzzReader(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 5, 0, 0, 0, 1, 0})
+	for _, v := range loadTransport(f) {
+		raw, _ := hex.DecodeString(v.Hex)
+		f.Add(raw)
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := NewReader(bytes.NewReader(b))
 		for {
