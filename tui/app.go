@@ -2,7 +2,6 @@ package tui
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -87,6 +86,7 @@ type App struct {
 	conv      *conversation.Conversation
 	comp      *compose.Composer
 	panel     *approve.Panel
+	deaf      time.Time // by the panel's clock; until then keys are dropped: they were meant for a panel that went away
 	browse    bool
 	search    *string // being typed
 	query     string
@@ -139,6 +139,10 @@ type (
 	sessionsMsg struct {
 		list []turn.Info
 		err  error
+	}
+	joinMsg struct { // a session that another window has begun
+		box, session string
+		list         []turn.Info
 	}
 	pageMsg struct {
 		title, text string
@@ -229,6 +233,8 @@ func (a *App) update(m tea.Msg) tea.Cmd {
 			a.sessions = m.list
 			a.chooseSession()
 		}
+	case joinMsg:
+		a.join(m)
 	case pageMsg:
 		a.say("", m.err)
 		if m.err == nil {
@@ -346,12 +352,7 @@ func (a *App) linked(m tea.Msg) tea.Cmd {
 		if m.Box != a.box.Name {
 			return nil
 		}
-		before, count := a.panel.Current(), a.panel.Count()
-		cmd := a.panel.Set(m.List)
-		if a.panel.Count() > count || a.panel.Open() && a.panel.Current() != before {
-			return tea.Batch(cmd, a.notify(fmt.Sprintf("%s asks for your approval", a.box.Name)))
-		}
-		return cmd
+		return a.requested(m.List)
 	case link.MetricsMsg:
 		a.used(m)
 	}

@@ -261,21 +261,27 @@ func TestSpoofing(t *testing.T) {
 		if ask != nil {
 			s.until("done ·")
 		}
-		s.mu.Lock()
-		raw := s.raw.String()
-		s.mu.Unlock()
-		for _, m := range titles.FindAllStringSubmatch(raw, -1) {
-			switch {
-			case (m[1] == "0" || m[1] == "2") && strings.HasPrefix(m[2], "msb"):
-			case m[1] == "11" && m[2] == "?", m[1] == "10" && m[2] == "?":
-			default:
-				t.Errorf("the terminal was sent OSC %s;%s", m[1], m[2])
-			}
+		s.clean()
+	}
+}
+
+// clean checks that the terminal was sent nothing of what is foreign.
+func (s *screenTest) clean() {
+	s.t.Helper()
+	s.mu.Lock()
+	raw := s.raw.String()
+	s.mu.Unlock()
+	for _, m := range titles.FindAllStringSubmatch(raw, -1) {
+		switch {
+		case (m[1] == "0" || m[1] == "2") && strings.HasPrefix(m[2], "msb"):
+		case m[1] == "11" && m[2] == "?", m[1] == "10" && m[2] == "?":
+		default:
+			s.t.Errorf("the terminal was sent OSC %s;%s", m[1], m[2])
 		}
-		for _, bad := range []string{"\x1b_", "\x1b^", "\x1bX", "\u009b", "\u202e", "\u2066", "\u200b", "\x1b[8m", "\x1b[5m", "\ue000", "\u2028", "\u061c"} {
-			if strings.Contains(raw, bad) {
-				t.Errorf("the terminal was sent %q", bad)
-			}
+	}
+	for _, bad := range []string{"\x1b_", "\x1b^", "\x1bX", "\u009b", "\u202e", "\u2066", "\u200b", "\x1b[8m", "\x1b[5m", "\ue000", "\u2028", "\u061c"} {
+		if strings.Contains(raw, bad) {
+			s.t.Errorf("the terminal was sent %q", bad)
 		}
 	}
 }
@@ -318,11 +324,11 @@ func (s *screenTest) shape() {
 	var w, h, tab int
 	s.inside(func(a *App) { w, h, tab = a.w, a.h, int(a.tab) })
 	lines := strings.Split(strings.TrimSuffix(s.text(), "\n"), "\n")
-	if len(lines) != h || !strings.HasPrefix(lines[0], " msb  demo ● running") {
+	if len(lines) != h || !strings.HasPrefix(lines[0], " msb  demo ● runn") {
 		s.t.Fatalf("the header is gone:\n%s", s.text())
 	}
 	if !strings.HasPrefix(lines[h-1], " ") || strings.Contains(lines[h-1], "evil") {
-		s.t.Fatalf("the footer is %q", lines[h-1])
+		s.t.Fatalf("the footer is %q:\n%s", lines[h-1], s.text())
 	}
 	for i, l := range lines {
 		if ansi.StringWidth(l) > w {

@@ -14,6 +14,7 @@ import (
 	"msb/controlclient"
 	"msb/tui/files"
 	"msb/tui/foreign"
+	"msb/tui/keymap"
 	"msb/tui/link"
 	"msb/tui/pane"
 	"msb/turn"
@@ -229,7 +230,7 @@ func (a *App) viewBoxes(w, h int) []string {
 	case !a.listed:
 		out = append(out, t.Dim.Render(" reading …"))
 	case len(a.boxes) == 0:
-		out = append(out, "", " There is no sandbox yet.", "", t.Dim.Render(" `msb up demo` makes one, starts it and opens this screen."))
+		out = append(out, "", " There is no sandbox yet.", "", t.Dim.Render(" "+a.hints(keymap.Boxes, "new", "makes one here")+"; `msb up demo` makes one, starts it and opens this screen."))
 	}
 	top := max(0, a.chosen-h+4)
 	for i := top; i < len(a.boxes) && len(out) < h; i++ {
@@ -243,13 +244,13 @@ func (a *App) viewBoxes(w, h int) []string {
 		if sb.Name == a.box.Name {
 			mark = t.Accent.Render("▸") + " "
 		}
-		left := fmt.Sprintf("%s%-16s %s", mark, sb.Name, style.Render("● "+pane.Fit(state, 10)))
+		left := fmt.Sprintf("%s%-16s %s", mark, foreign.Text(sb.Name), style.Render("● "+pane.Fit(state, 10)))
 		cpu, mem := "", ""
 		u := a.use[sb.Name]
 		if u != nil {
 			cpu, mem = spark(u.cpu), spark(u.memory)
 		}
-		mid := fmt.Sprintf(" %-11s %d cpu %-8s  %s %-8s", engine, sb.CPUs, cpu, pane.Fit(u.memoryText(sb), 13), mem)
+		mid := fmt.Sprintf(" %-11s %d cpu %-8s  %s %-8s", foreign.Text(engine), sb.CPUs, cpu, pane.Fit(u.memoryText(sb), 13), mem)
 		if w < 80 {
 			mid = fmt.Sprintf(" %d cpu %-8s %d MiB %-8s", sb.CPUs, cpu, sb.MemoryMiB, mem)
 		}

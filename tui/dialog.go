@@ -83,7 +83,7 @@ func (d *dialog) key(k tea.KeyPressMsg) (over bool, cmd tea.Cmd) {
 
 func (d *dialog) view(t *theme.Theme, w, h int) []string {
 	inner := max(w-4, 8)
-	lines := pane.Wrap(d.title, inner)
+	lines := pane.Wrap(foreign.Text(d.title), inner)
 	for i, l := range lines {
 		lines[i] = t.Bold.Render(l)
 	}
@@ -94,7 +94,7 @@ func (d *dialog) view(t *theme.Theme, w, h int) []string {
 		room := max(h-5, 1)
 		top := max(0, d.at-room+1)
 		for i := top; i < len(d.rows) && i < top+room; i++ {
-			row := pane.Fit(d.rows[i], inner)
+			row := pane.Fit(foreign.Text(d.rows[i]), inner)
 			if i == d.at {
 				row = t.Sel.Render(row)
 			}

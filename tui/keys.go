@@ -67,6 +67,8 @@ func (a *App) key(k tea.KeyPressMsg) tea.Cmd {
 		return a.goTab(tab(name[4] - '1'))
 	case a.asks():
 		return a.panel.Key(k)
+	case a.panel.Now().Before(a.deaf):
+		return nil
 	case a.help:
 		a.helpKey(name)
 		return nil

@@ -61,8 +61,9 @@ type rig struct {
 	path   string
 	dir    string
 
-	mu    sync.Mutex
-	state map[string]store.Status
+	mu     sync.Mutex
+	state  map[string]store.Status
+	others []vmm.Sandbox // that are listed as well
 }
 
 func newRig(dir string) (*rig, error) {
@@ -127,7 +128,7 @@ func (r *rig) List(context.Context) ([]vmm.Sandbox, error) {
 				Mounts: []store.Mount{{Dir: "/home/me/msb/" + name, GuestPath: "/work/repo"}}})
 		}
 	}
-	return list, nil
+	return append(list, r.others...), nil
 }
 
 func (r *rig) set(name string, s store.Status) {

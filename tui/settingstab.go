@@ -152,10 +152,13 @@ func (a *App) settingsWork(doing string, f func(ctx context.Context) settingsDon
 func (a *App) settingsDone(m settingsDoneMsg) tea.Cmd {
 	a.settings.doing = ""
 	a.say(m.text, m.err)
-	if m.err != nil && len(m.err.Error()) > a.w/2 { // too long for the last line
+	switch here := a.tab == tabSettings && a.dialog == nil; {
+	case !here && m.err == nil && m.page != "":
+		a.say(m.title+" were read; Enter on the settings shows them", nil)
+	case !here:
+	case m.err != nil && len(m.err.Error()) > a.w/2: // too long for the last line
 		a.pager = newPager("not done", m.err.Error(), false)
-	}
-	if m.err == nil && m.page != "" {
+	case m.err == nil && m.page != "":
 		a.pager = newPager(m.title, m.page, false)
 	}
 	return a.loadSettings()

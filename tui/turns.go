@@ -137,6 +137,47 @@ func (a *App) answer(m approve.AnswerMsg) tea.Cmd {
 	}
 }
 
+// requested takes the requests that wait now.
+func (a *App) requested(list []approval.Request) tea.Cmd {
+	before, count, mine := a.panel.Current(), a.panel.Count(), a.panel.Tried()
+	cmd := a.panel.Set(list)
+	now := a.panel.Current()
+	if before != "" && before != now && !mine {
+		a.say("what waited was answered elsewhere, or its turn has ended", nil)
+		if now == "" && a.tab == tabTurns {
+			a.deaf = a.panel.Now().Add(approve.Quiet)
+		}
+	}
+	cmds := []tea.Cmd{cmd}
+	if a.panel.Count() > count || now != "" && now != before {
+		cmds = append(cmds, a.notify(fmt.Sprintf("%s asks for your approval", a.box.Name)))
+	}
+	if len(list) > 0 && a.session == "" && len(a.sessions) == 0 && !a.starting && a.turns != nil {
+		t, box, session := a.turns, a.box.Name, list[0].Session
+		cmds = append(cmds, func() tea.Msg {
+			l, err := t.Sessions()
+			if err != nil {
+				return nil // what waits is on the screen all the same
+			}
+			return joinMsg{box, session, l}
+		})
+	}
+	return tea.Batch(cmds...)
+}
+
+// join shows the session that asks, where none was there to be shown before.
+func (a *App) join(m joinMsg) {
+	if m.box != a.box.Name || a.session != "" || a.starting || a.turns == nil {
+		return
+	}
+	for _, i := range m.list {
+		if i.ID == m.session {
+			a.sessions = m.list
+			a.attach(i)
+		}
+	}
+}
+
 func (a *App) answered(m answeredMsg) tea.Cmd {
 	switch {
 	case m.err == nil:

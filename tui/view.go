@@ -212,7 +212,7 @@ func (a *App) stateOf(sb vmm.Sandbox) (string, lipgloss.Style) {
 	case sb.State == "":
 		return "", a.theme.Dim
 	}
-	return string(sb.State), a.theme.Fail
+	return foreign.Text(string(sb.State)), a.theme.Fail
 }
 
 // header says which sandbox this is, how it is, and what tabs there are.
@@ -228,9 +228,9 @@ func (a *App) header(w int) string {
 	tabs := a.tabLine(w)
 	var more []string
 	if a.box.State == store.Running {
-		engine := a.box.Engine
+		engine := foreign.Text(a.box.Engine)
 		if a.box.Accel != "" && a.box.Accel != "none" {
-			engine += "/" + a.box.Accel
+			engine += "/" + foreign.Text(a.box.Accel)
 		}
 		if a.box.Engine == "process" {
 			engine = "process (no VM)"
@@ -321,7 +321,12 @@ func (a *App) footer(w int) string {
 		if a.alert {
 			style = t.Fail
 		}
-		text := pane.Fit(a.toast, min(pane.Width(a.toast), max(w-12, 8)))
+		text := a.toast
+		if room := max(w-12, 8); a.alert && pane.Width(text) > room { // the cause of a failure is at its end
+			n := pane.Width(text)
+			text = pane.Fit(text, room/2) + ansi.Cut(text, n-room+room/2, n)
+		}
+		text = pane.Fit(text, min(pane.Width(text), max(w-12, 8)))
 		right = style.Render(text) + " "
 		if pane.Width(keys)+pane.Width(right) > w {
 			return pane.Split(t.Dim.Render(" "+keys), " "+right, w)

@@ -75,6 +75,10 @@ func (p *Panel) Current() string {
 	return p.queue[0].ID
 }
 
+// Tried tells whether the request on the screen was answered here: the answer is
+// on its way, or did not arrive.
+func (p *Panel) Tried() bool { return p.sent != "" || p.failed != "" }
+
 // Set takes the requests that wait now. The one on the screen stays there as
 // long as it waits, whatever its place; another one begins anew.
 func (p *Panel) Set(list []approval.Request) tea.Cmd {

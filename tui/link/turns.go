@@ -270,7 +270,8 @@ func (t *Turns) Output(session, id, name string, after, upTo uint64, limit int) 
 		if err != nil {
 			return b.String(), false, err
 		}
-		if e.ToolID == id && e.Tool == name && (e.Kind == turnrpc.EventOutput || e.Kind == turnrpc.EventTool) {
+		// The result of a call that was heard while it ran says it again, shortened for the model.
+		if e.ToolID == id && e.Tool == name && (e.Kind == turnrpc.EventOutput || e.Kind == turnrpc.EventTool && b.Len() == 0) {
 			if b.Len()+len(e.Text) > limit {
 				b.WriteString(e.Text[:limit-b.Len()])
 				return b.String(), false, nil
