@@ -16,20 +16,34 @@ import (
 	"msb/vmm/store"
 )
 
-// Start starts a stopped sandbox and returns when the guest is ready; ErrRunning if it runs. When ctx
-// ends first the sandbox is stopped again.
+// Start starts a stopped sandbox and returns when the guest is ready; ErrRunning if it runs. One that is
+// ending is waited for first. When ctx ends first the sandbox is stopped again.
 func (h *Host) Start(ctx context.Context, name string, _ StartOptions, report Progress) (Sandbox, error) {
 	s, err := h.Inspect(ctx, name)
 	if err != nil {
 		return Sandbox{}, err
 	}
-	if s.Running() {
+	if s.ending() {
+		st := store.State{RuntimePID: s.RuntimePID, RuntimeStart: s.RuntimeStart}
+		done, err := h.awaitEnd(ctx, name, st, DefaultStopTimeout)
+		if err != nil {
+			return Sandbox{}, err
+		}
+		if !done {
+			return s, fmt.Errorf("start %q: its last run has not ended yet; `msb stop -f %[1]s` ends it", name)
+		}
+	} else if s.Running() {
 		return s, fmt.Errorf("%w: %q", ErrRunning, name)
 	}
 	if err := h.launch(ctx, name, report); err != nil {
 		return Sandbox{}, err
 	}
 	return h.Inspect(ctx, name)
+}
+
+// ending tells whether the sandbox's machine is going away, or has gone while its runtime tidies up.
+func (s Sandbox) ending() bool {
+	return s.State == store.Stopping || s.State == store.Running && s.EnginePID != 0 && !store.Exists(s.EnginePID)
 }
 
 // abortTimeout is how long an interrupted runtime may take to tidy up.

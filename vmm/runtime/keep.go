@@ -122,6 +122,18 @@ func (r *run) force(why error) error {
 	return why
 }
 
+// ending notes that the machine goes away or has gone, so that nobody takes the sandbox for running while
+// its services end.
+func (r *run) ending() {
+	if r.state.Status != store.Running {
+		return
+	}
+	r.state.Status = store.Stopping
+	if err := r.save(); err != nil {
+		r.log.Error("run record", "error", err)
+	}
+}
+
 // gone is the end of a machine that nobody asked for.
 func (r *run) gone() error {
 	select {
@@ -140,6 +152,7 @@ func (r *run) gone() error {
 
 // lost is the end of the link to the guest. Mostly the machine is about to end too.
 func (r *run) lost() error {
+	r.ending()
 	timeout := time.NewTimer(lostTimeout)
 	defer timeout.Stop()
 	select {

@@ -188,7 +188,9 @@ func (r *run) run(ctx context.Context) (err error) {
 	r.log.Info("ready", "after", time.Duration(r.state.Boot.Total), "accel", r.state.Accel,
 		"generation", r.state.Generation, "agent", r.state.AgentVersion, "dual_port", r.state.DualPort)
 	r.status.send(Report{Ready: true})
-	return r.keep(ctx)
+	err = r.keep(ctx)
+	r.ending()
+	return err
 }
 
 // boot starts the machine and brings its agent up. On an error no machine is left.

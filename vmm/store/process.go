@@ -32,6 +32,11 @@ func Alive(pid int, start uint64) bool {
 	if err != nil || now != start {
 		return false
 	}
+	return Exists(pid)
+}
+
+// Exists tells whether there is a process pid that has not ended.
+func Exists(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	i := bytes.LastIndexByte(b, ')')
 	return err == nil && i >= 0 && i+2 < len(b) && b[i+2] != 'Z' && b[i+2] != 'X'
