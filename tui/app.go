@@ -60,6 +60,7 @@ type App struct {
 	alert     bool // the toast is about a failure
 	toastAt   time.Time
 	quitAt    time.Time // Ctrl-C was pressed once
+	left      bool      // the user is gone
 	pager     *pager
 	dialog    *dialog
 

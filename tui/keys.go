@@ -62,7 +62,7 @@ func (a *App) key(k tea.KeyPressMsg) tea.Cmd {
 	case name == "ctrl+c":
 		return a.interrupt()
 	case name == "ctrl+]", name == "ctrl+q":
-		return tea.Quit
+		return a.quit()
 	case len(name) == 5 && name[:4] == "alt+" && name[4] >= '1' && int(name[4]-'0') <= len(tabNames):
 		return a.goTab(tab(name[4] - '1'))
 	case a.asks():
@@ -193,7 +193,7 @@ func (a *App) interrupt() tea.Cmd {
 		return nil
 	}
 	if !a.quitAt.IsZero() && a.now.Sub(a.quitAt) < 3*time.Second {
-		return tea.Quit
+		return a.quit()
 	}
 	a.quitAt = a.now
 	a.say("once more leaves the screen; sandboxes and turns go on", nil)

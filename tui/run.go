@@ -58,6 +58,13 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
+// quit ends the screen. The last thing that is drawn is nothing: a terminal that
+// has no second screen, such as one in GNU screen, would keep it.
+func (a *App) quit() tea.Cmd {
+	a.left = true
+	return tea.Quit
+}
+
 // leave ends the connections and waits for them.
 func (a *App) leave() {
 	a.closeBox()

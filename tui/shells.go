@@ -261,7 +261,7 @@ func (a *App) shellKey(k tea.KeyPressMsg) tea.Cmd {
 		case "1", "2", "3", "4", "5", "6":
 			return a.goTab(tab(name[0] - '1'))
 		case "q":
-			return tea.Quit
+			return a.quit()
 		case "?":
 			a.help = true
 		default:

@@ -204,7 +204,7 @@ func (a *App) command(name, args string) tea.Cmd {
 	case "/help":
 		a.help = true
 	case "/quit":
-		return tea.Quit
+		return a.quit()
 	case "/stop":
 		return a.stop()
 	case "/copy":

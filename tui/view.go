@@ -24,7 +24,7 @@ func (a *App) View() tea.View {
 	if a.box.Name != "" && store.ValidateName(a.box.Name) == nil {
 		v.WindowTitle = "msb " + a.box.Name
 	}
-	if a.w == 0 || a.h == 0 {
+	if a.w == 0 || a.h == 0 || a.left {
 		return v
 	}
 	lines, cursor := a.screen(a.w, a.h)

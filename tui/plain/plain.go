@@ -262,7 +262,7 @@ func (m *mode) line(l line) error {
 	text := strings.TrimSpace(l.text)
 	switch name, args, _ := strings.Cut(text, " "); name {
 	case "":
-	case "/quit", "/q":
+	case "/quit", "/q", "\x1d": // Ctrl-], which leaves the screen
 		return errLeave
 	case "/help":
 		m.p.say("msb", "/stop stops the turn, /new begins a session, /sessions lists them, /session ID opens one, /model NAME chooses a model, /quit leaves. Everything else is a question.")
