@@ -366,3 +366,13 @@ func TestFirstFrame(t *testing.T) {
 		t.Error(v.Content)
 	}
 }
+
+// What is drawn last is nothing: not every terminal has a second screen.
+func TestLastFrame(t *testing.T) {
+	a := newApp(t.Context(), Options{Host: &rig{}})
+	a.w, a.h = 120, 40
+	a.quit()
+	if v := a.View(); v.Content != "" {
+		t.Error(v.Content)
+	}
+}

@@ -157,3 +157,27 @@ func TestPlainSpoofing(t *testing.T) {
 		}
 	}
 }
+
+// Ctrl-] leaves, as it leaves the screen.
+func TestLeaveLines(t *testing.T) {
+	r, err := newRig(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	in, keys := io.Pipe()
+	defer keys.Close()
+	done := make(chan error, 1)
+	go func() {
+		done <- plain.Run(context.Background(), plain.Options{In: in, Out: io.Discard, Width: 72, Box: "demo", Socket: r.path})
+	}()
+	io.WriteString(keys, "\x1d\n")
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("it does not end")
+	}
+}
