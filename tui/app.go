@@ -309,6 +309,12 @@ func (a *App) tick() tea.Cmd {
 
 const toastFor = 6 * time.Second
 
+// toasting tells whether there is a line to show: a failure stays until a key is
+// pressed after its time, for whoever was away meanwhile.
+func (a *App) toasting() bool {
+	return a.toast != "" && (a.alert || a.now.Sub(a.toastAt) < toastFor)
+}
+
 // say shows a line for a while.
 func (a *App) say(text string, err error) {
 	switch {

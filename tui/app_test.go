@@ -5,7 +5,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
 	"msb/tui/approve"
@@ -374,5 +376,25 @@ func TestLastFrame(t *testing.T) {
 	a.quit()
 	if v := a.View(); v.Content != "" {
 		t.Error(v.Content)
+	}
+}
+
+// What failed while nobody looked is there until somebody presses a key; the end
+// of a long line is on the screen, where the cause is.
+func TestFailureStays(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	a := newApp(t.Context(), Options{Host: &rig{}})
+	a.clock, a.w, a.h = func() time.Time { return now }, 80, 24
+	a.Update(doneMsg{box: "new", err: fmt.Errorf("create disk %s: no space left on device", strings.Repeat("/long", 40))})
+	for range 3 {
+		if line := ansi.Strip(a.footer(80)); !strings.Contains(line, "create disk") || !strings.Contains(line, "no space left on device") || ansi.StringWidth(line) > 80 {
+			t.Errorf("%q", line)
+		}
+		now = now.Add(toastFor)
+		a.Update(frameMsg(now))
+	}
+	a.Update(tea.KeyPressMsg{Code: 'x', Text: "x"})
+	if line := ansi.Strip(a.footer(80)); strings.Contains(line, "space left") {
+		t.Errorf("%q", line)
 	}
 }

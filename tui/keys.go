@@ -56,6 +56,9 @@ func (a *App) key(k tea.KeyPressMsg) tea.Cmd {
 	if name != "ctrl+c" {
 		a.quitAt = time.Time{}
 	}
+	if a.now.Sub(a.toastAt) >= toastFor {
+		a.toast = ""
+	}
 	switch {
 	case a.tab == tabShell && !a.help && a.dialog == nil:
 		return a.shellKey(k)

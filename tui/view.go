@@ -316,7 +316,7 @@ func (a *App) footer(w int) string {
 	t := a.theme
 	keys := a.footerKeys()
 	right := ""
-	if a.toast != "" && a.now.Sub(a.toastAt) < toastFor {
+	if a.toasting() {
 		style := t.OK
 		if a.alert {
 			style = t.Fail
