@@ -35,6 +35,7 @@ func (a *App) View() tea.View {
 
 // screen is the whole screen as lines.
 func (a *App) screen(w, h int) ([]string, *tea.Cursor) {
+	a.panel.Here = a.session
 	if a.tab == tabShell && a.zoom && a.shell() != nil && !a.help {
 		lines, cursor := a.viewShell(w, h)
 		if a.panel.Open() || a.prefix {

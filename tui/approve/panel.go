@@ -33,6 +33,8 @@ type Panel struct {
 	// Label is how a key is called: "deny", "reason", "once", "session" or
 	// "everything".
 	Label func(action string) string
+	// Here is the id of the session that is shown beside the panel; "": none.
+	Here  string
 	theme *theme.Theme
 
 	queue   []approval.Request

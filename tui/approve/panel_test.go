@@ -337,3 +337,19 @@ func TestSizes(t *testing.T) {
 		}
 	}
 }
+
+// A request of another session than the one beside it says so.
+func TestOtherSession(t *testing.T) {
+	c := command("1", "make")
+	c.Session = "\x1b[2Jabcdefgh"
+	r := newRig(c)
+	for _, z := range [][2]int{{80, 20}, {36, 12}} {
+		r.w, r.h = z[0], z[1]
+		for here, want := range map[string]bool{"": false, c.Session: false, "37d9376d": true} {
+			r.Here = here
+			if got := r.draw(); strings.Contains(got, "another session") != want || strings.Contains(got, "\x1b") || !strings.Contains(got, "make") {
+				t.Errorf("%q:\n%s", here, got)
+			}
+		}
+	}
+}

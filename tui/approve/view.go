@@ -41,6 +41,11 @@ func (p *Panel) View(w, h int) []string {
 	for _, l := range pane.Wrap(p.subject.Headline, inner) {
 		top = append(top, t.Bold.Render(l))
 	}
+	if s := p.queue[0].Session; p.Here != "" && s != "" && s != p.Here {
+		for _, l := range pane.Wrap("asked in another session: "+foreign.Text(s[:min(8, len(s))]), inner) {
+			top = append(top, t.Alert.Render(l))
+		}
+	}
 	if warn := p.warnings(); warn != "" && !p.full {
 		for _, l := range pane.Wrap(warn, inner) {
 			top = append(top, t.Alert.Render(l))
