@@ -77,7 +77,7 @@ func New(g *Guest, o Options) *Relay {
 		o.Stall = 5 * time.Second
 	}
 	exact := agent.InputWatch.AvailableTo(g.Generation, g.Ready.Extensions)
-	gated := agent.TransportCredit.AvailableAt(g.Generation) // whether or not it can freeze
+	gated := g.Ready.BarrierVersion != nil && *g.Ready.BarrierVersion == agent.BarrierVersion
 	r := &Relay{
 		guest: g, opts: o, log: o.Log, pool: g.pool, shield: o.Shield,
 		leased:    g.Ready.RelayLease != nil && g.Ready.RelayLease.MaxFormat >= 1,
