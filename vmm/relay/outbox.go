@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// outboxBytes is what may wait for one client: more than the window of a bulk operation, so that one
-	// that is read slowly never stops the guest's port.
+	// outboxBytes is what may wait for one client: more than the usual window of a bulk operation, so that one
+	// that is read slowly does not stop the guest's port. Beyond, the port waits for the client.
 	outboxBytes = 16 << 20
 	// outboxFrames bounds the same in frames.
 	outboxFrames = 16384
