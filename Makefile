@@ -91,10 +91,11 @@ bench: deps testhome
 screenshots: testdeps testhome
 	MSB_GUEST=$(CURDIR)/$(BIN)/msb-guest $(GO) run ./cmd/shots -msb $(BIN)/msb -library $(TESTHOME)
 
-# Every fuzz target for FUZZTIME.
+# Every fuzz target of FUZZ for FUZZTIME.
 FUZZTIME ?= 60s
+FUZZ     ?= ./...
 fuzz:
-	@$(GO) list -f '{{.ImportPath}}' ./... | while read -r pkg; do \
+	@$(GO) list -f '{{.ImportPath}}' $(FUZZ) | while read -r pkg; do \
 	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
 	    echo "$$pkg $$target"; \
 	    $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x $$pkg || exit 1; \
